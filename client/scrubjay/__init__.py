@@ -1,0 +1,59 @@
+"""Scrubjay: memory for agents that survives.
+
+    from scrubjay import Memory
+    memory = Memory("my-agent")
+    memory.set("user", {"name": "Sarah"})
+    memory.get("user")
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .errors import (
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    MissingExtra,
+    NotFound,
+    QuotaExceeded,
+    ScrubjayError,
+    Unauthenticated,
+    Unavailable,
+    ValueTooLarge,
+)
+from .memory import Memory
+from .records import Item, Usage
+from .version import __version__
+
+if TYPE_CHECKING:
+    from .async_memory import AsyncMemory
+
+__all__ = [
+    "AsyncMemory",
+    "Conflict",
+    "Forbidden",
+    "InvalidInput",
+    "Item",
+    "Memory",
+    "MissingExtra",
+    "NotFound",
+    "QuotaExceeded",
+    "ScrubjayError",
+    "Unauthenticated",
+    "Unavailable",
+    "Usage",
+    "ValueTooLarge",
+    "__version__",
+]
+
+# Loaded when first asked for: asyncio alone would double the time of `import scrubjay`.
+_LAZY = {"AsyncMemory": ".async_memory"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'scrubjay' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LAZY[name], __name__), name)
+    return value

@@ -1,0 +1,103 @@
+"""AsyncMemory: the verbs of Memory, awaited.
+
+Each verb runs on a thread, so the loop never waits for a disk or a server, and awaiting many at
+once lets their writes share a commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from .memory import Memory
+from .records import Item, Usage
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="scrubjay")
+
+
+class AsyncMemory:
+    """What an agent remembers, under keys, in a namespace of its own; see Memory."""
+
+    def __init__(
+        self,
+        namespace: str,
+        *,
+        url: str | None = None,
+        path: str | None = None,
+        durability: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self._memory = Memory(namespace, url=url, path=path, durability=durability, timeout=timeout)
+        self.namespace = self._memory.namespace
+
+    async def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int:
+        return await _on_thread(self._memory.set, key, value, ttl=ttl, if_version=if_version)
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        return await _on_thread(self._memory.get, key, default)
+
+    async def item(self, key: str) -> Item | None:
+        return await _on_thread(self._memory.item, key)
+
+    async def delete(self, key: str, *, if_version: int | None = None) -> bool:
+        return await _on_thread(self._memory.delete, key, if_version=if_version)
+
+    async def contains(self, key: str) -> bool:
+        """`key in memory`, which Python cannot await."""
+        return await _on_thread(self._memory.__contains__, key)
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        return await _on_thread(self._memory.keys, prefix)
+
+    async def count(self) -> int:
+        """`len(memory)`, which Python cannot await."""
+        return await _on_thread(self._memory.__len__)
+
+    async def clear(self) -> int:
+        return await _on_thread(self._memory.clear)
+
+    async def append(self, key: str, *items: Any) -> int:
+        return await _on_thread(self._memory.append, key, *items)
+
+    async def tail(self, key: str, n: int) -> list[Any]:
+        return await _on_thread(self._memory.tail, key, n)
+
+    async def incr(self, key: str, by: float = 1) -> Any:
+        return await _on_thread(self._memory.incr, key, by)
+
+    async def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
+        return await _on_thread(self._memory.get_many, keys)
+
+    async def update(self, mapping: Mapping[str, Any]) -> None:
+        await _on_thread(self._memory.update, mapping)
+
+    async def usage(self) -> Usage:
+        return await _on_thread(self._memory.usage)
+
+    async def set_quota(self, **limits: int | None) -> Usage:
+        return await _on_thread(self._memory.set_quota, **limits)
+
+    async def close(self) -> None:
+        await _on_thread(self._memory.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._memory)[1:]}"
+
+
+async def _on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_threads, partial(verb, *args, **kwargs))

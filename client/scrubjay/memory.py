@@ -1,0 +1,179 @@
+"""Memory: the user's verbs on one namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from .backends import MISSING, Backend, HttpBackend, LocalBackend
+from .errors import InvalidInput, ValueTooLarge
+from .names import MAX_PAGE, MAX_WRITE_BYTES, check_count, check_key, check_namespace, check_ttl
+from .records import Item, Usage
+from .settings import resolve
+from .values import byte_size, encode
+
+
+class Memory:
+    """What an agent remembers, under keys, in a namespace of its own.
+
+        memory = Memory("my-agent")
+        memory.set("user", {"name": "Sarah"})
+        memory.get("user")
+
+    Without `url` (or SCRUBJAY_URL) it is a file of this user's: no server, no key, nothing to configure.
+    With it, the same calls go to a Scrubjay server. Safe to share between threads.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        *,
+        url: str | None = None,
+        path: str | None = None,
+        durability: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self.namespace = check_namespace(namespace)
+        if url is not None and path is not None:
+            raise InvalidInput("give url= for a server or path= for a file, not both")
+        server = None if path is not None else resolve("url", url)
+        self._backend: Backend = (
+            HttpBackend(server, resolve("timeout", timeout))
+            if server
+            else LocalBackend(resolve("path", path), resolve("durability", durability))
+        )
+
+    def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int:
+        """Store any JSON value and return its version; None deletes, which is version 0.
+
+        `ttl` is in seconds. `if_version` stores only over that very version (0: only if there is
+        none) and raises Conflict otherwise.
+        """
+        check_key(key)
+        check_ttl(ttl)
+        if if_version is not None:
+            check_count("if_version", if_version)
+        if value is None:
+            self._backend.delete(self.namespace, key, if_version)
+            return 0
+        return self._backend.set(self.namespace, key, encode(value), ttl, if_version)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value, exactly as it was stored."""
+        value = self._backend.get(self.namespace, check_key(key))
+        return default if value is MISSING else value
+
+    def item(self, key: str) -> Item | None:
+        """The value with its version, times and size."""
+        return self._backend.item(self.namespace, check_key(key))
+
+    def delete(self, key: str, *, if_version: int | None = None) -> bool:
+        """Whether it was there."""
+        if if_version is not None:
+            check_count("if_version", if_version)
+        return self._backend.delete(self.namespace, check_key(key), if_version)
+
+    def __contains__(self, key: object) -> bool:
+        return self._backend.contains(self.namespace, check_key(key))
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """All keys that start with `prefix`, sorted."""
+        return list(self._each_key(prefix))
+
+    def __iter__(self) -> Iterator[str]:
+        return self._each_key("")
+
+    def __len__(self) -> int:
+        return self.usage().keys
+
+    def __bool__(self) -> bool:
+        """A memory is true even while it is empty, so that `memory or Memory(...)` works."""
+        return True
+
+    def clear(self) -> int:
+        """Delete everything in the namespace; how many items there were."""
+        return self._backend.clear(self.namespace)
+
+    def append(self, key: str, *items: Any) -> int:
+        """Add to the end of a list, atomically, at a cost that does not grow with it; its length."""
+        check_key(key)
+        texts = [encode(item, f"items[{i}]") for i, item in enumerate(items)]
+        _check_total(texts)
+        return self._backend.append(self.namespace, key, texts)
+
+    def tail(self, key: str, n: int) -> list[Any]:
+        """The last `n` items of a list, oldest first."""
+        check_key(key)
+        return self._backend.tail(self.namespace, key, check_count("n", n))
+
+    def incr(self, key: str, by: float = 1) -> Any:
+        """Add to a number atomically, from 0 if there is none; the new number."""
+        check_key(key)
+        if type(by) not in (int, float):
+            raise InvalidInput(f"by is a number, not {by!r}")
+        encode(by, "by")
+        return self._backend.incr(self.namespace, key, by)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
+        """The values of those keys that are there, seen at one moment."""
+        if isinstance(keys, str):
+            raise InvalidInput("get_many takes several keys; for one, call get")
+        wanted = [check_key(key) for key in keys]
+        _check_total(wanted)
+        return self._backend.get_many(self.namespace, wanted) if wanted else {}
+
+    def update(self, mapping: Mapping[str, Any]) -> None:
+        """Store several values, all of them or none; None deletes."""
+        texts = {
+            check_key(key): None if value is None else encode(value, f"value[{key!r}]")
+            for key, value in mapping.items()
+        }
+        _check_total([*texts, *filter(None, texts.values())])
+        if texts:
+            self._backend.update(self.namespace, texts)
+
+    def usage(self) -> Usage:
+        """What the namespace holds, its writes today, and its limits."""
+        return self._backend.usage(self.namespace)
+
+    def set_quota(self, **limits: int | None) -> Usage:
+        """Limit this namespace: `writes_per_day=`, `max_bytes=`; 0 is no limit, None is the default again."""
+        for name, limit in limits.items():
+            if name not in ("writes_per_day", "max_bytes"):
+                raise InvalidInput(f"there is no quota {name!r}; set writes_per_day or max_bytes")
+            if limit is not None:
+                check_count(name, limit)
+        return self._backend.set_quota(self.namespace, limits)
+
+    def close(self) -> None:
+        """Let go of the file or the connections; nothing is lost by not calling it."""
+        self._backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Memory {self.namespace!r} at {self._backend.place}>"
+
+    def _each_key(self, prefix: str) -> Iterator[str]:
+        if prefix:
+            check_key(prefix)
+        page, after = [""], ""
+        while page:
+            page = self._backend.keys(self.namespace, prefix, after)
+            yield from page
+            if len(page) < MAX_PAGE:
+                return
+            after = page[-1]
+
+
+def _check_total(texts: Iterable[str]) -> None:
+    total = sum(map(byte_size, texts))
+    if total > MAX_WRITE_BYTES:
+        raise ValueTooLarge(f"the call carries {total} bytes; at most {MAX_WRITE_BYTES} are allowed, so split it")

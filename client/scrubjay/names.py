@@ -1,0 +1,70 @@
+"""The rules for names and sizes. Both ends check here and nowhere else."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from .errors import InvalidInput
+
+MAX_KEY_BYTES = 512
+MAX_NAMESPACE_CHARS = 128
+MAX_WRITE_BYTES = 16 * 2**20
+"""What one call may write: keys and JSON text together."""
+MAX_TTL = 100 * 365 * 86_400
+"""Seconds; beyond that, an item without expiry is meant."""
+MAX_PAGE = 10_000
+"""Keys that one request may list."""
+
+# No slash (it separates names in a URL), no control character, and nothing that UTF-8 cannot carry.
+_NAMESPACE = re.compile(rf"[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,{MAX_NAMESPACE_CHARS}}}")
+
+
+def check_namespace(namespace: Any) -> str:
+    if not isinstance(namespace, str):
+        raise InvalidInput(f"a namespace is text, not {type(namespace).__name__}")
+    if not _NAMESPACE.fullmatch(namespace):
+        raise InvalidInput(
+            f"the namespace {_shown(namespace)} is not allowed: use 1 to {MAX_NAMESPACE_CHARS} characters,"
+            " without '/' and control characters"
+        )
+    return namespace
+
+
+def check_key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise InvalidInput(f"a key is text, not {type(key).__name__}")
+    try:
+        size = len(key) if key.isascii() else len(key.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(f"the key {_shown(key)} holds a lone surrogate, which is no text") from None
+    if not size:
+        raise InvalidInput("a key has at least one character")
+    if size > MAX_KEY_BYTES:
+        raise InvalidInput(f"the key {_shown(key)} has {size} bytes; at most {MAX_KEY_BYTES} are allowed")
+    return key
+
+
+def check_ttl(ttl: Any) -> float | None:
+    if ttl is None:
+        return None
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not math.isfinite(ttl):
+        raise InvalidInput(f"ttl is a number of seconds, not {ttl!r}")
+    if not 0 < ttl <= MAX_TTL:
+        raise InvalidInput(f"ttl is more than 0 and at most {MAX_TTL} seconds, not {ttl!r}; leave it out for ever")
+    return ttl
+
+
+def check_count(name: str, value: Any, *, least: int = 0, most: int = 2**53) -> int:
+    """A whole number within bounds: versions, limits, quotas."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"{name} is a whole number, not {value!r}")
+    if not least <= value <= most:
+        raise InvalidInput(f"{name} is between {least} and {most}, not {value}")
+    return value
+
+
+def _shown(text: str) -> str:
+    """The name as an error message may show it: escaped, and not longer than a line."""
+    return ascii(text if len(text) <= 60 else text[:57] + "...")

@@ -1,0 +1,83 @@
+"""What the verbs return beside plain values: frozen records, to and from JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+
+def to_time(milliseconds: int) -> datetime:
+    """The store counts milliseconds since 1970; people get UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A value with what is known about it."""
+
+    key: str
+    value: Any
+    version: int
+    """Grows with every write and is never used twice for a key, not even after a delete."""
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+    bytes: int
+    """What it takes of the namespace's storage: the key and the JSON text."""
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Item:
+        expires_at = data["expires_at"]
+        return cls(
+            key=data["key"],
+            value=data["value"],
+            version=data["version"],
+            created_at=datetime.fromisoformat(data["created_at"]),
+            updated_at=datetime.fromisoformat(data["updated_at"]),
+            expires_at=expires_at and datetime.fromisoformat(expires_at),
+            bytes=data["bytes"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a namespace has used, and what it may use; a limit of 0 is none."""
+
+    namespace: str
+    keys: int
+    bytes: int
+    max_bytes: int
+    writes_today: int
+    writes_per_day: int
+    resets_at: datetime
+    """When writes_today starts again at 0: the next midnight, UTC."""
+
+    @property
+    def writes_remaining(self) -> int | None:
+        """None when there is no limit."""
+        return max(self.writes_per_day - self.writes_today, 0) if self.writes_per_day else None
+
+    @property
+    def bytes_remaining(self) -> int | None:
+        """None when there is no limit."""
+        return max(self.max_bytes - self.bytes, 0) if self.max_bytes else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "namespace": self.namespace,
+            "keys": self.keys,
+            "bytes": self.bytes,
+            "max_bytes": self.max_bytes,
+            "writes_today": self.writes_today,
+            "writes_per_day": self.writes_per_day,
+            "resets_at": _iso(self.resets_at),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Usage:
+        return cls(**{**data, "resets_at": datetime.fromisoformat(data["resets_at"])})

@@ -1,0 +1,274 @@
+"""Values under keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ..errors import Conflict, InvalidInput
+from ..names import MAX_PAGE
+from ..records import Item, to_time
+from ..values import byte_size, decode, encode
+from .operation import READ, SNAPSHOT, WRITE, Context, Long, Steps, operation
+from .quotas import Account, drop, open_account
+
+_FIND = "SELECT version, bytes, length, expires_at, created_at FROM items WHERE namespace = ? AND key = ?"
+_READ = """SELECT value, version, created_at, updated_at, expires_at, bytes
+FROM items WHERE namespace = ? AND key = ?"""
+# One statement sees one state, so a list and its rows always belong together.
+_READ_LIST = """SELECT l.value, i.value, i.version, i.created_at, i.updated_at, i.expires_at, i.bytes
+FROM items i LEFT JOIN list_items l ON l.namespace = i.namespace AND l.key = i.key
+WHERE i.namespace = ? AND i.key = ? ORDER BY l.position"""
+_WRITE = """INSERT INTO items (namespace, key, value, length, bytes, version, created_at, updated_at, expires_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value, length = excluded.length,
+bytes = excluded.bytes, version = excluded.version, created_at = excluded.created_at,
+updated_at = excluded.updated_at, expires_at = excluded.expires_at"""
+_LIVE = "(expires_at IS NULL OR expires_at > ?)"
+_CHUNK = 500
+"""Keys in one IN (…); SQLite allows 32,766 variables, older ones 999."""
+
+
+class Stored(NamedTuple):
+    """An item as it lies in the store: JSON text and milliseconds."""
+
+    text: str
+    version: int
+    created_at: int
+    updated_at: int
+    expires_at: int | None
+    bytes: int
+
+    def to_item(self, key: str) -> Item:
+        return Item(
+            key=key,
+            value=decode(self.text),
+            version=self.version,
+            created_at=to_time(self.created_at),
+            updated_at=to_time(self.updated_at),
+            expires_at=None if self.expires_at is None else to_time(self.expires_at),
+            bytes=self.bytes,
+        )
+
+
+class Found(NamedTuple):
+    """What a write needs to know of the item that is there now."""
+
+    version: int
+    bytes: int
+    length: int | None
+    expires_at: int | None
+    created_at: int
+
+
+@operation(READ)
+def read_item(context: Context, namespace: str, key: str) -> Steps[Stored | None]:
+    rows = yield _READ, (namespace, key)
+    if not rows:
+        return None
+    stored = Stored(*rows[0])
+    if stored.text is None:  # a list: read it again with its rows
+        rows = yield Long(_READ_LIST, (namespace, key))
+        if not rows:
+            return None
+        stored = Stored(*rows[0][1:])
+        if stored.text is None:
+            stored = stored._replace(text=_joined(rows))
+    return None if is_over(stored.expires_at, context.now) else stored
+
+
+@operation(READ)
+def find_version(context: Context, namespace: str, key: str) -> Steps[int | None]:
+    """The version, without the value: whether the key is there."""
+    rows = yield _FIND, (namespace, key)
+    if not rows or is_over(rows[0][3], context.now):
+        return None
+    return int(rows[0][0])
+
+
+@operation(SNAPSHOT)
+def read_many(context: Context, namespace: str, keys: Iterable[str]) -> Steps[dict[str, str]]:
+    """The JSON text of each key that is there, in the order asked."""
+    wanted = list(dict.fromkeys(keys))
+    found: dict[str, str] = {}
+    for start in range(0, len(wanted), _CHUNK):
+        chunk = wanted[start : start + _CHUNK]
+        marks = ", ".join("?" * len(chunk))
+        rows = yield Long(
+            f"SELECT key, value FROM items WHERE namespace = ? AND {_LIVE} AND key IN ({marks})",  # noqa: S608
+            (namespace, context.now, *chunk),
+        )
+        for key, text in rows:
+            found[key] = _joined((yield Long(_READ_LIST, (namespace, key)))) if text is None else text
+    return {key: found[key] for key in wanted if key in found}
+
+
+@operation(READ)
+def list_keys(
+    context: Context, namespace: str, prefix: str = "", after: str = "", limit: int = MAX_PAGE
+) -> Steps[list[str]]:
+    """Keys in code point order, those after `after`; fewer than `limit` means there are no more."""
+    where, bounds = f"namespace = ? AND {_LIVE} AND key >= ? AND key > ?", [namespace, context.now, prefix, after]
+    end = _successor(prefix)
+    if end:
+        where += " AND key < ?"
+        bounds.append(end)
+    rows = yield Long(f"SELECT key FROM items WHERE {where} ORDER BY key LIMIT ?", (*bounds, limit))  # noqa: S608
+    return [key for (key,) in rows]
+
+
+@operation(WRITE)
+def set_item(
+    context: Context,
+    namespace: str,
+    key: str,
+    text: str | None,
+    ttl: float | None = None,
+    if_version: int | None = None,
+) -> Steps[tuple[int, Account]]:
+    """Store JSON text and return its version; None deletes, and is version 0."""
+    account = yield from open_account(context, namespace)
+    found = yield from find_live(context, account, key)
+    _expect_version(key, found, if_version)
+    version = yield from _put(context, account, key, text, found, ttl)
+    yield from account.save()
+    return version, account
+
+
+@operation(WRITE)
+def update_items(context: Context, namespace: str, texts: Mapping[str, str | None]) -> Steps[tuple[None, Account]]:
+    """Several items at once, all or none; None deletes."""
+    account = yield from open_account(context, namespace)
+    for key, text in texts.items():
+        found = yield from find_live(context, account, key)
+        yield from _put(context, account, key, text, found, ttl=None)
+    yield from account.save()
+    return None, account
+
+
+@operation(WRITE)
+def delete_item(
+    context: Context, namespace: str, key: str, if_version: int | None = None
+) -> Steps[tuple[bool, Account]]:
+    """Whether it was there. Deleting is never counted: whoever is over a limit must be able to get below it."""
+    account = yield from open_account(context, namespace)
+    found = yield from find_live(context, account, key)
+    _expect_version(key, found, if_version)
+    if found:
+        yield from _remove(account, key, found)
+    yield from account.save()
+    return found is not None, account
+
+
+@operation(WRITE)
+def clear_items(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
+    """Delete all items of a namespace; how many there were."""
+    account = yield from open_account(context, namespace)
+    ((count, size, version, live),) = yield (
+        f"SELECT count(*), coalesce(sum(bytes), 0), coalesce(max(version), 0),"  # noqa: S608
+        f" coalesce(sum({_LIVE}), 0) FROM items WHERE namespace = ?",
+        (context.now, namespace),
+    )
+    yield "DELETE FROM list_items WHERE namespace = ?", (namespace,)
+    yield "DELETE FROM items WHERE namespace = ?", (namespace,)
+    if count:
+        account.release(keys=count, size=size, version=version)
+    yield from account.save()
+    return int(live), account
+
+
+@operation(WRITE)
+def increment(context: Context, namespace: str, key: str, by: float) -> Steps[tuple[float, Account]]:
+    """Add to a number, which starts at 0; an expiry stays."""
+    account = yield from open_account(context, namespace)
+    found = yield from find_live(context, account, key)
+    value: Any = 0
+    if found:
+        ((text,),) = yield "SELECT value FROM items WHERE namespace = ? AND key = ?", (namespace, key)
+        value = None if text is None else decode(text)
+        if type(value) not in (int, float):
+            raise Conflict(f"the value of {key!r} is not a number, so it cannot be incremented; set it first")
+    try:
+        total = value + by
+    except OverflowError:
+        total = math.inf
+    if isinstance(total, float) and not math.isfinite(total):
+        raise InvalidInput(f"{value} + {by} is beyond the largest number; store a smaller one")
+    yield from _write(context, account, key, encode(total), found, found and found.expires_at)
+    yield from account.save()
+    return total, account
+
+
+def is_over(expires_at: int | None, now: int) -> bool:
+    return expires_at is not None and expires_at <= now
+
+
+def find_live(context: Context, account: Account, key: str) -> Steps[Found | None]:
+    """The item under the key; one that has expired is removed on the way."""
+    rows = yield _FIND, (account.namespace, key)
+    if not rows:
+        return None
+    found = Found(*rows[0])
+    if is_over(found.expires_at, context.now):
+        yield from _remove(account, key, found)
+        return None
+    return found
+
+
+def _put(
+    context: Context, account: Account, key: str, text: str | None, found: Found | None, ttl: float | None
+) -> Steps[int]:
+    """Replace whatever is there; the version it has now, 0 for none."""
+    if text is None:
+        if found:
+            yield from _remove(account, key, found)
+        return 0
+    expires_at = None if ttl is None else context.now + max(round(ttl * 1000), 1)
+    return (yield from _write(context, account, key, text, found, expires_at))
+
+
+def _write(
+    context: Context, account: Account, key: str, text: str, found: Found | None, expires_at: int | None
+) -> Steps[int]:
+    size = byte_size(key) + byte_size(text)
+    if found is None:
+        yield from account.charge(writes=1, keys=1, size=size)
+        version, created_at = account.version_floor + 1, context.now
+    else:
+        yield from account.charge(writes=1, size=size - found.bytes)
+        version, created_at = found.version + 1, found.created_at
+        if found.length is not None:
+            yield "DELETE FROM list_items WHERE namespace = ? AND key = ?", (account.namespace, key)
+    yield (
+        _WRITE,
+        (account.namespace, key, text, None, size, version, created_at, context.now, expires_at),
+    )
+    return version
+
+
+def _remove(account: Account, key: str, found: Found) -> Steps[None]:
+    return drop(account, key, found.version, found.bytes, found.length)
+
+
+def _expect_version(key: str, found: Found | None, expected: int | None) -> None:
+    if expected is None:
+        return
+    version = found.version if found else 0
+    if version != expected:
+        there = f"is at version {version}" if version else "does not exist"
+        raise Conflict(f"{key!r} {there}, not at version {expected}; read it again and retry", status=412)
+
+
+def _joined(rows: list[tuple[Any, ...]]) -> str:
+    """A list's rows as one JSON text; a LEFT JOIN gives an empty list one row of NULL."""
+    return f"[{','.join([row[0] for row in rows if row[0] is not None])}]"
+
+
+def _successor(prefix: str) -> str | None:
+    """The first text after all that start with `prefix`; None when there is no such text."""
+    trimmed = prefix.rstrip("\U0010ffff")
+    if not trimmed:
+        return None
+    last = ord(trimmed[-1]) + 1
+    return trimmed[:-1] + chr(0xE000 if last == 0xD800 else last)

@@ -1,0 +1,89 @@
+"""Lists that grow in place: one row an item, so the 100,000th costs what the first did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import Conflict
+from ..values import byte_size, decode, encode
+from .items import Found, find_live, is_over
+from .operation import READ, WRITE, Context, Long, Many, Steps, operation
+from .quotas import Account, open_account
+
+_ROW = "INSERT INTO list_items (namespace, key, position, value) VALUES (?, ?, ?, ?)"
+_NEW = """INSERT INTO items (namespace, key, value, length, bytes, version, created_at, updated_at)
+VALUES (?, ?, NULL, ?, ?, ?, ?, ?)"""
+_GROW = """UPDATE items SET value = NULL, length = ?, bytes = ?, version = ?, updated_at = ?
+WHERE namespace = ? AND key = ?"""
+_TAIL = """SELECT l.value, i.value, i.length, i.expires_at
+FROM items i LEFT JOIN list_items l ON l.namespace = i.namespace AND l.key = i.key
+WHERE i.namespace = ? AND i.key = ? ORDER BY l.position DESC LIMIT ?"""
+
+
+@operation(WRITE)
+def append_items(
+    context: Context, namespace: str, key: str, texts: Sequence[str]
+) -> Steps[tuple[int, Account]]:
+    """Add to the end of a list, which starts empty, and return its length; an expiry stays."""
+    account = yield from open_account(context, namespace)
+    found = yield from find_live(context, account, key)
+    length = 0
+    if found:
+        length = (yield from _as_rows(account, key, found)) if found.length is None else found.length
+    if not texts:
+        yield from account.save()
+        return length, account
+    # The JSON text of the list: brackets (2), its items, and a comma before each but the first.
+    grown = sum(byte_size(text) for text in texts) + len(texts) - (length == 0)
+    if found:
+        yield from account.charge(writes=1, size=grown)
+        yield (
+            _GROW,
+            (length + len(texts), found.bytes + grown, found.version + 1, context.now, namespace, key),
+        )
+    else:
+        size = byte_size(key) + 2 + grown
+        yield from account.charge(writes=1, keys=1, size=size)
+        version = account.version_floor + 1
+        yield _NEW, (namespace, key, len(texts), size, version, context.now, context.now)
+    if len(texts) == 1:
+        yield _ROW, (namespace, key, length, texts[0])
+    else:
+        yield Many(_ROW, [(namespace, key, length + i, text) for i, text in enumerate(texts)])
+    yield from account.save()
+    return length + len(texts), account
+
+
+@operation(READ)
+def read_tail(context: Context, namespace: str, key: str, count: int) -> Steps[list[str]]:
+    """The JSON text of the last `count` items, oldest first."""
+    rows = yield Long(_TAIL, (namespace, key, max(count, 1)))
+    if not rows or is_over(rows[0][3], context.now):
+        return []
+    _, text, length, _ = rows[0]
+    if length is None:
+        texts = [encode(part) for part in _parts(key, text)]
+        return texts[max(len(texts) - count, 0) :]
+    return [row[0] for row in reversed(rows) if row[0] is not None][:count]
+
+
+def _as_rows(account: Account, key: str, found: Found) -> Steps[int]:
+    """A list that was set as one value, spread over rows; its bytes stay what they were."""
+    namespace = account.namespace
+    ((text,),) = yield "SELECT value FROM items WHERE namespace = ? AND key = ?", (namespace, key)
+    parts = _parts(key, text)
+    yield Many(_ROW, [(namespace, key, i, encode(part)) for i, part in enumerate(parts)])
+    yield (
+        "UPDATE items SET value = NULL, length = ? WHERE namespace = ? AND key = ?",
+        (len(parts), namespace, key),
+    )
+    return len(parts)
+
+
+def _parts(key: str, text: str) -> list[object]:
+    parts = decode(text)
+    if not isinstance(parts, list):
+        raise Conflict(
+            f"the value of {key!r} is no list, so nothing can be appended to it; delete it, or use another key"
+        )
+    return parts

@@ -1,0 +1,84 @@
+"""What an operation is, and what it may ask of a driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from functools import wraps
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+READ = "read"
+"""Each statement stands alone; a driver may run them on different connections."""
+SNAPSHOT = "snapshot"
+"""Several statements that must see the same state."""
+WRITE = "write"
+"""One transaction that holds the write lock; all of it happens, or nothing."""
+
+
+class Many(NamedTuple):
+    """One statement for many rows of parameters."""
+
+    sql: str
+    rows: Sequence[Sequence[Any]]
+
+
+class Long(NamedTuple):
+    """A read that may touch many rows, which a server must not do on its event loop."""
+
+    sql: str
+    params: Sequence[Any]
+
+
+Statement = tuple[str, Sequence[Any]] | Many | Long
+Rows = list[tuple[Any, ...]]
+Steps = Generator[Statement, Rows, T]
+
+
+class Quota(NamedTuple):
+    """The limits of a namespace; 0 is none."""
+
+    writes_per_day: int = 0
+    max_bytes: int = 0
+
+
+class Context(NamedTuple):
+    """What an operation may know of the world."""
+
+    now: int
+    """Milliseconds since 1970, UTC."""
+    quota: Quota
+    """For namespaces that have none of their own."""
+
+
+class Operation(Generic[T]):
+    """A call that a driver can start, and start again when the database was busy."""
+
+    __slots__ = ("_args", "_kwargs", "_steps", "mode")
+
+    def __init__(
+        self, mode: str, steps: Callable[..., Steps[T]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.mode = mode
+        self._steps = steps
+        self._args = args
+        self._kwargs = kwargs
+
+    def start(self, context: Context) -> Steps[T]:
+        return self._steps(context, *self._args, **self._kwargs)
+
+
+def operation(
+    mode: str,
+) -> Callable[[Callable[..., Steps[T]]], Callable[..., Operation[T]]]:
+    """Turn a generator function that takes a Context first into a maker of Operations."""
+
+    def decorate(steps: Callable[..., Steps[T]]) -> Callable[..., Operation[T]]:
+        @wraps(steps)
+        def make(*args: Any, **kwargs: Any) -> Operation[T]:
+            return Operation(mode, steps, args, kwargs)
+
+        return make
+
+    return decorate

@@ -1,0 +1,182 @@
+"""What a namespace has used and may use, counted in the transaction of the write itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import QuotaExceeded
+from ..records import Usage, to_time
+from .operation import READ, WRITE, Context, Quota, Rows, Steps, operation
+
+DAY = 86_400_000
+"""Milliseconds."""
+SWEEP_BATCH = 500
+"""Expired items removed in one transaction: small enough that no writer waits long."""
+
+_SELECT = """SELECT keys, bytes, day, writes, writes_per_day, max_bytes, version_floor
+FROM namespaces WHERE namespace = ?"""
+_SAVE = """INSERT INTO namespaces
+(namespace, keys, bytes, day, writes, writes_per_day, max_bytes, version_floor)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (namespace) DO UPDATE SET keys = excluded.keys, bytes = excluded.bytes, day = excluded.day,
+writes = excluded.writes, writes_per_day = excluded.writes_per_day, max_bytes = excluded.max_bytes,
+version_floor = excluded.version_floor"""
+_EXPIRED = "SELECT count(*), coalesce(sum(bytes), 0) FROM items WHERE namespace = ? AND expires_at <= ?"
+
+
+class Account:
+    """A namespace's row while an operation works on it."""
+
+    __slots__ = ("_changed", "_context", "bytes", "day", "keys", "namespace", "own", "version_floor", "writes")
+
+    def __init__(self, context: Context, namespace: str, rows: Rows) -> None:
+        self._context = context
+        self._changed = False
+        self.namespace = namespace
+        if rows:
+            (self.keys, self.bytes, self.day, self.writes, writes_per_day, max_bytes, self.version_floor) = rows[0]
+            self.own: tuple[int | None, int | None] = (writes_per_day, max_bytes)
+        else:
+            self.keys = self.bytes = self.day = self.writes = self.version_floor = 0
+            self.own = (None, None)
+        today = context.now // DAY
+        # A clock set back by less than a day must not hand out the same day's writes twice;
+        # one set back further was wrong before, and waiting for that future would lock the namespace.
+        if today > self.day or today < self.day - 1:
+            self.day = today
+            self.writes = 0
+
+    @property
+    def quota(self) -> Quota:
+        """The limits in force: the namespace's own, else the default."""
+        writes_per_day, max_bytes = self.own
+        default = self._context.quota
+        return Quota(
+            default.writes_per_day if writes_per_day is None else writes_per_day,
+            default.max_bytes if max_bytes is None else max_bytes,
+        )
+
+    def usage(self) -> Usage:
+        quota = self.quota
+        return Usage(
+            namespace=self.namespace,
+            keys=self.keys,
+            bytes=self.bytes,
+            max_bytes=quota.max_bytes,
+            writes_today=self.writes,
+            writes_per_day=quota.writes_per_day,
+            resets_at=to_time((self.day + 1) * DAY),
+        )
+
+    def charge(self, *, writes: int = 0, keys: int = 0, size: int = 0) -> Steps[None]:
+        """Count what the operation is about to do, or refuse it; nothing is written yet."""
+        quota = self.quota
+        if writes and quota.writes_per_day and self.writes + writes > quota.writes_per_day:
+            raise self._too_many(quota.writes_per_day)
+        if size > 0 and quota.max_bytes and self.bytes + size > quota.max_bytes:
+            yield from sweep_into(self, self._context.now)  # what has expired must not stand in the way
+            if self.bytes + size > quota.max_bytes:
+                raise QuotaExceeded(
+                    f"the namespace {self.namespace!r} holds {self.bytes} of {quota.max_bytes} bytes and this"
+                    f" needs {size} more; delete something, or raise it: scrubjay quota NAMESPACE --max-bytes N"
+                )
+        self.writes += writes
+        self.keys += keys
+        self.bytes += size
+        self._changed = True
+
+    def release(self, *, keys: int, size: int, version: int) -> None:
+        """Take deleted items off, of which the highest version was `version`."""
+        self.keys -= keys
+        self.bytes -= size
+        self.version_floor = max(self.version_floor, version)
+        self._changed = True
+
+    def limit(self, changes: Mapping[str, int | None]) -> None:
+        writes_per_day, max_bytes = self.own
+        self.own = (changes.get("writes_per_day", writes_per_day), changes.get("max_bytes", max_bytes))
+        self._changed = True
+
+    def _too_many(self, limit: int) -> QuotaExceeded:
+        wait = max(((self.day + 1) * DAY - self._context.now + 999) // 1000, 1)
+        return QuotaExceeded(
+            f"the namespace {self.namespace!r} has used {self.writes} of its {limit} writes a day;"
+            f" they start again in {wait} seconds (midnight UTC), or raise it:"
+            " scrubjay quota NAMESPACE --writes-per-day N",
+            retry_after=wait,
+        )
+
+    def save(self) -> Steps[None]:
+        if self._changed:
+            yield (
+                _SAVE,
+                (self.namespace, self.keys, self.bytes, self.day, self.writes, *self.own, self.version_floor),
+            )
+
+
+def open_account(context: Context, namespace: str) -> Steps[Account]:
+    rows = yield _SELECT, (namespace,)
+    return Account(context, namespace, rows)
+
+
+@operation(READ)
+def read_usage(context: Context, namespace: str) -> Steps[Usage]:
+    """What the namespace has used; what has expired is gone, swept or not."""
+    account = yield from open_account(context, namespace)
+    if account.keys:
+        ((keys, size),) = yield _EXPIRED, (namespace, context.now)
+        account.keys -= keys
+        account.bytes -= size
+    return account.usage()
+
+
+@operation(WRITE)
+def set_quota(context: Context, namespace: str, changes: Mapping[str, int | None]) -> Steps[Usage]:
+    """Change the limits named in `changes`; None goes back to the default."""
+    account = yield from open_account(context, namespace)
+    account.limit(changes)
+    yield from account.save()
+    return account.usage()
+
+
+@operation(READ)
+def list_namespaces(_context: Context) -> Steps[list[str]]:
+    rows = yield "SELECT namespace FROM namespaces ORDER BY namespace", ()
+    return [namespace for (namespace,) in rows]
+
+
+def sweep_into(account: Account, now: int) -> Steps[None]:
+    """Remove a namespace's expired items and take them off its account, which the caller saves."""
+    expired = yield (
+        "SELECT key, version, bytes, length FROM items WHERE namespace = ? AND expires_at <= ?",
+        (account.namespace, now),
+    )
+    for key, version, size, length in expired:
+        yield from drop(account, key, version, size, length)
+
+
+def drop(account: Account, key: str, version: int, size: int, length: int | None) -> Steps[None]:
+    """Remove one item for good and take it off the account, which the caller saves."""
+    at: tuple[Any, ...] = (account.namespace, key)
+    if length is not None:
+        yield "DELETE FROM list_items WHERE namespace = ? AND key = ?", at
+    yield "DELETE FROM items WHERE namespace = ? AND key = ?", at
+    account.release(keys=1, size=size, version=version)
+
+
+@operation(WRITE)
+def sweep(context: Context) -> Steps[bool]:
+    """Remove some expired items; True when there may be more."""
+    rows = yield (
+        "SELECT namespace, key, version, bytes, length FROM items WHERE expires_at <= ? LIMIT ?",
+        (context.now, SWEEP_BATCH),
+    )
+    accounts: dict[str, Account] = {}
+    for namespace, *item in rows:
+        if namespace not in accounts:
+            accounts[namespace] = yield from open_account(context, namespace)
+        yield from drop(accounts[namespace], *item)
+    for account in accounts.values():
+        yield from account.save()
+    return len(rows) == SWEEP_BATCH

@@ -1,0 +1,53 @@
+"""The tables. MIGRATIONS is append only: a file's version is how many of them it has seen.
+
+Every primary key starts with the namespace, so that the same schema can be sharded by it.
+WITHOUT ROWID keeps a row in its primary key's tree: one lookup to read, one page to write.
+"""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x5C4A4159
+"""Marks an SQLite file as Scrubjay's, so that nobody else's database is ever migrated by mistake."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        # What a namespace holds and has used. A NULL limit means the default of whoever asks.
+        # version_floor is the highest version ever deleted: a key that comes back starts above it,
+        # so that a version seen once can never mean another value later.
+        """CREATE TABLE namespaces (
+            namespace TEXT NOT NULL PRIMARY KEY,
+            keys INTEGER NOT NULL,
+            bytes INTEGER NOT NULL,
+            day INTEGER NOT NULL,
+            writes INTEGER NOT NULL,
+            writes_per_day INTEGER,
+            max_bytes INTEGER,
+            version_floor INTEGER NOT NULL
+        ) WITHOUT ROWID""",
+        # value is JSON text, or NULL for a list that grows: then length rows are in list_items.
+        # bytes is key and JSON text together, whichever of the two forms it is stored in.
+        """CREATE TABLE items (
+            namespace TEXT NOT NULL,
+            key TEXT NOT NULL,
+            value TEXT,
+            length INTEGER,
+            bytes INTEGER NOT NULL,
+            version INTEGER NOT NULL,
+            created_at INTEGER NOT NULL,
+            updated_at INTEGER NOT NULL,
+            expires_at INTEGER,
+            PRIMARY KEY (namespace, key),
+            CHECK ((value IS NULL) <> (length IS NULL))
+        ) WITHOUT ROWID""",
+        "CREATE INDEX items_expiry ON items (expires_at) WHERE expires_at IS NOT NULL",
+        """CREATE TABLE list_items (
+            namespace TEXT NOT NULL,
+            key TEXT NOT NULL,
+            position INTEGER NOT NULL,
+            value TEXT NOT NULL,
+            PRIMARY KEY (namespace, key, position)
+        ) WITHOUT ROWID""",
+    ),
+)
+
+VERSION = len(MIGRATIONS)

@@ -1,0 +1,323 @@
+"""The driver for SQLite in this process: embedded mode, and the writer under the server.
+
+Connections wait in a pool, last used first, so a single thread always gets the same warm one back.
+Writers line up: whoever holds the lock runs everybody's operations in one transaction, so that
+many threads share one fsync and a lone one pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ..errors import InvalidInput, ScrubjayError, Unavailable
+from ..forks import renew_after_fork
+from . import quotas
+from .operation import READ, WRITE, Context, Many, Operation, Quota, Rows, Statement
+from .schema import APPLICATION_ID, MIGRATIONS, VERSION
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 30.0
+"""How long a writer waits for other processes before it gives up."""
+MAX_BATCH = 256
+"""Operations in one transaction, so that other processes get their turn."""
+SWEEP_SECONDS = 60.0
+"""How often a process that writes also removes what has expired."""
+SYNCHRONOUS = {"full": "FULL", "fast": "NORMAL"}
+"""full: acknowledged is on disk. fast: a power cut may take the last moments, and never the file."""
+
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_abandoned: list[sqlite3.Connection] = []
+
+
+class Job(Generic[T]):
+    """One write operation on its way through a batch."""
+
+    __slots__ = ("done", "error", "operation", "result")
+
+    def __init__(self, operation: Operation[T]) -> None:
+        self.operation = operation
+        self.done = False
+        self.error: Exception | None = None
+        self.result: T | None = None
+
+    def outcome(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]
+
+
+class SqliteStore:
+    """A database file. Safe to use from many threads and processes at once."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: str = "full",
+        quota: Quota = Quota(),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if durability not in SYNCHRONOUS:
+            raise InvalidInput(f"durability is 'full' or 'fast', not {durability!r}")
+        self.path = Path(path).expanduser()
+        self.durability = durability
+        self.quota = quota
+        self._clock = clock
+        self._idle: list[sqlite3.Connection] = []
+        self._jobs: deque[Job[Any]] = deque()
+        self._writing = threading.Lock()
+        self._swept_at = clock()
+        self._closed = False
+        self._prepare()
+        renew_after_fork(self)
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation in a transaction of its kind and return what it returns."""
+        if operation.mode is WRITE:
+            return self._write(operation)
+        with self.connection() as connection:
+            try:
+                if operation.mode is READ:
+                    return steps_through(connection, operation, self.context())
+                connection.execute("BEGIN")
+                try:
+                    return steps_through(connection, operation, self.context())
+                finally:
+                    connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise self.explained(error) from error
+
+    def commit(self, jobs: list[Job[Any]]) -> None:
+        """Run write operations in one transaction; each has its own outcome, and none a half one."""
+        try:
+            with self.connection() as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    all_done = self._attempt(connection, jobs)
+                finally:
+                    _roll_back(connection)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome of these jobs
+            # A lock that was waited for in vain would be waited for once more by each.
+            if len(jobs) == 1 or _is_busy(error):
+                _finish(jobs, self.explained(error) if isinstance(error, sqlite3.Error) else error)
+                return
+            all_done = False
+        if not all_done:  # one of them spoilt the transaction: each gets its own
+            for job in jobs:
+                self.commit([job])
+
+    def context(self) -> Context:
+        return Context(int(self._clock() * 1000), self.quota)
+
+    def close(self) -> None:
+        """Close the connections; SQLite then folds the write-ahead log into the file."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    def after_fork(self) -> None:
+        # Closing here would drop the parent's work: SQLite says never to touch them in the child.
+        _abandoned.extend(self._idle)
+        self._idle = []
+        self._jobs = deque()
+        self._writing = threading.Lock()
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection of one's own for a while."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self.connect()
+        try:
+            yield connection
+        finally:
+            if self._closed:
+                connection.close()
+            else:
+                self._idle.append(connection)
+
+    def connect(self) -> sqlite3.Connection:
+        if self._closed:
+            raise Unavailable(f"the store {self.path} is closed; open it again")
+        try:
+            connection = sqlite3.connect(
+                self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            for pragma in self.pragmas():
+                connection.execute(pragma)
+        except sqlite3.Error as error:
+            raise self.explained(error) from error
+        return connection
+
+    def pragmas(self) -> tuple[str, ...]:
+        """What every connection is set to, here and under aiosqlite."""
+        return (
+            f"PRAGMA synchronous = {SYNCHRONOUS[self.durability]}",
+            "PRAGMA fullfsync = ON",  # macOS: fsync alone does not reach the disk there
+        )
+
+    def explained(self, error: sqlite3.Error) -> ScrubjayError:
+        """SQLite's error as a cause and a fix."""
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in _BUSY:
+            return Unavailable(f"another process has been writing to {self.path} for {BUSY_SECONDS:.0f} s; try again")
+        advice = {
+            sqlite3.SQLITE_FULL: "the disk is full: free some space; nothing was half-written",
+            sqlite3.SQLITE_READONLY: "the file cannot be written: check its permissions, or set SCRUBJAY_PATH",
+            sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: check the folder's permissions, or set SCRUBJAY_PATH",
+            sqlite3.SQLITE_CORRUPT: "the file is damaged: run `scrubjay doctor`, restore a backup",
+            sqlite3.SQLITE_NOTADB: "this is no SQLite file: name another with SCRUBJAY_PATH",
+        }.get(code, "run `scrubjay doctor`")
+        return Unavailable(f"{self.path}: {error}; {advice}")
+
+    def _write(self, operation: Operation[T]) -> T:
+        job = Job(operation)
+        self._jobs.append(job)
+        try:
+            while not job.done:
+                with self._writing:
+                    if not job.done:
+                        self._lead()
+        except BaseException:  # Ctrl-C while waiting: what was not acknowledged must not happen later
+            with contextlib.suppress(ValueError):
+                self._jobs.remove(job)
+            raise
+        if self._clock() - self._swept_at > SWEEP_SECONDS:
+            self.sweep()
+        return job.outcome()
+
+    def _lead(self) -> None:
+        """Run what has lined up; called by whoever holds the lock."""
+        jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), MAX_BATCH))]
+        try:
+            self.commit(jobs)
+        except BaseException:  # this thread's own trouble: the others' work goes back in the line
+            self._jobs.extendleft(job for job in reversed(jobs) if not job.done)
+            raise
+
+    def sweep(self) -> None:
+        """Remove what has expired."""
+        self._swept_at = self._clock()
+        while self.run(quotas.sweep()):
+            pass
+
+    def _attempt(self, connection: sqlite3.Connection, jobs: list[Job[Any]]) -> bool:
+        """The jobs in the open transaction; False when one was refused after it had written something."""
+        context = self.context()
+        for job in jobs:
+            changes = connection.total_changes
+            try:
+                job.result = steps_through(connection, job.operation, context)
+            except ScrubjayError as error:
+                if connection.total_changes != changes and len(jobs) > 1:
+                    return False
+                job.error = error
+                if len(jobs) == 1:
+                    _finish(jobs)
+                    return True
+        connection.execute("COMMIT")
+        _finish(jobs)
+        return True
+
+    def _prepare(self) -> None:
+        """Make the file if there is none, and bring its tables up to this program's version."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # What agents remember is nobody else's business; SQLite gives the log the file's mode.
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        except OSError as error:
+            raise Unavailable(
+                f"cannot write {self.path}: {error.strerror}; set SCRUBJAY_PATH to a file that can be written"
+            ) from error
+        with self.connection() as connection:
+            try:
+                if connection.execute("PRAGMA user_version").fetchone() == (VERSION,):
+                    self._refuse_strangers(connection)
+                else:
+                    self._migrate(connection)
+            except sqlite3.Error as error:
+                _roll_back(connection)
+                raise self.explained(error) from error
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        self._refuse_strangers(connection)
+        _patiently(connection, "PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            for migration in MIGRATIONS[version:]:
+                for statement in migration:
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute("COMMIT")
+        finally:
+            _roll_back(connection)
+
+    def _refuse_strangers(self, connection: sqlite3.Connection) -> None:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application != APPLICATION_ID and (tables or version):
+            raise Unavailable(f"{self.path} is another program's database; name another file with SCRUBJAY_PATH")
+        if version > VERSION:
+            raise Unavailable(
+                f"{self.path} was written by a newer Scrubjay (format {version}, this one knows {VERSION});"
+                " upgrade with: pip install -U scrubjay"
+            )
+
+
+def steps_through(connection: sqlite3.Connection, operation: Operation[T], context: Context) -> T:
+    """Run an operation's statements on a connection."""
+    steps = operation.start(context)
+    execute = connection.execute
+    try:
+        statement: Statement = next(steps)
+        while True:
+            if type(statement) is Many:
+                connection.executemany(*statement)
+                rows: Rows = []
+            else:
+                rows = execute(*statement).fetchall()  # type: ignore[arg-type]
+            statement = steps.send(rows)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+def _finish(jobs: list[Job[Any]], error: Exception | None = None) -> None:
+    for job in jobs:
+        job.error = error or job.error
+        job.done = True
+
+
+def _is_busy(error: Exception) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in _BUSY
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _patiently(connection: sqlite3.Connection, statement: str) -> None:
+    """Switching to WAL fails at once when another process does the same; SQLite's own timeout skips it."""
+    give_up_at = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute(statement)
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.01)
+        else:
+            return

@@ -1,0 +1,121 @@
+"""JSON in and out, exactly: what cannot come back as it went in is refused, with the place."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from .errors import InvalidInput, ValueTooLarge
+from .names import MAX_WRITE_BYTES
+
+MAX_DEPTH = 200
+"""Levels of nesting; Python's own JSON decoder gives up before a thousand."""
+MAX_INT = 1 << 14_000
+"""Python converts at most 4,300 digits; this is the power of two below it."""
+
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+
+
+def encode(value: Any, place: str = "value") -> str:
+    """The value as compact JSON text.
+
+    `json.dumps` alone would turn the key 1 into "1", an enum into its number, NaN into no JSON
+    at all: so each part is looked at first. Only a tuple is allowed to come back as a list.
+    """
+    if not _fits(value, MAX_DEPTH):
+        raise InvalidInput(_complaint(value, place, MAX_DEPTH) or f"{place} changed while it was being stored")
+    text = _encoder.encode(value)
+    size = byte_size(text, value, place)
+    if size > MAX_WRITE_BYTES:
+        raise ValueTooLarge(f"{place} has {size} bytes as JSON; one call writes at most {MAX_WRITE_BYTES}")
+    return text
+
+
+def byte_size(text: str, value: Any = None, place: str = "value") -> int:
+    """How many bytes the text takes, which is also the proof that UTF-8 can carry it."""
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(
+            _surrogate(value, place) or f"{place} holds a lone surrogate, which is no text"
+        ) from None
+
+
+decode = json.loads
+
+
+def decode_body(body: bytes | str) -> Any:
+    """What someone sent as JSON; NaN and Infinity are not JSON, and neither is what nests without end."""
+    try:
+        return json.loads(body, parse_constant=_no_constant)
+    except RecursionError:
+        raise InvalidInput(f"the JSON nests deeper than {MAX_DEPTH} levels") from None
+    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, too many digits
+        raise InvalidInput(f"this is not JSON: {error}") from None
+
+
+def _no_constant(name: str) -> None:
+    raise InvalidInput(f"{name} is not JSON")
+
+
+def _fits(value: Any, depth: int) -> bool:
+    """Whether JSON carries this exactly; fast, because it runs on every write."""
+    kind = type(value)
+    if kind is str or value is None or kind is bool:
+        return True
+    if kind is int:
+        return -MAX_INT < value < MAX_INT  # type: ignore[no-any-return]
+    if kind is float:
+        return math.isfinite(value)
+    if not depth:
+        return False
+    depth -= 1
+    if kind is dict:
+        for key, part in value.items():
+            if type(key) is not str or not _fits(part, depth):
+                return False
+        return True
+    if kind is list or kind is tuple:
+        return all(_fits(part, depth) for part in value)
+    return False
+
+
+def _complaint(value: Any, place: str, depth: int) -> str | None:
+    """The first thing that JSON cannot carry, and where it is; the slow twin of `_fits`."""
+    kind = type(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{place} is {value}, which JSON cannot carry; use None or a string"
+    if kind is int and not -MAX_INT < value < MAX_INT:
+        return f"{place} is an integer of more than 4,200 digits; store it as a string"
+    if kind not in (dict, list, tuple):
+        if _fits(value, depth):
+            return None
+        return f"{place} is {kind.__module__}.{kind.__qualname__}, which JSON cannot carry exactly; convert it first"
+    if not depth:
+        return f"{place[:80]}… nests deeper than {MAX_DEPTH} levels, or contains itself"
+    for name, part in value.items() if kind is dict else enumerate(value):
+        if kind is dict and type(name) is not str:
+            return f"{place} has the key {name!r}, a {type(name).__name__}; JSON keys are strings"
+        found = _complaint(part, f"{place}[{name!r}]", depth - 1)
+        if found:
+            return found
+    return None
+
+
+def _surrogate(value: Any, place: str) -> str | None:
+    """Where the text is that UTF-8 cannot carry."""
+    if isinstance(value, str):
+        if any("\ud800" <= char <= "\udfff" for char in value):
+            return f"{place} holds a lone surrogate, which is no text; encode it or replace it"
+        return None
+    if not isinstance(value, dict | list | tuple):
+        return None
+    for name, part in value.items() if isinstance(value, dict) else enumerate(value):
+        inside = f"{place}[{ascii(name)}]"
+        found = _surrogate(name, f"the key of {inside}") or _surrogate(part, inside)
+        if found:
+            return found
+    return None
