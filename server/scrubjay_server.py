@@ -1,0 +1,706 @@
+"""The Scrubjay service: namespaces of keys and values over HTTP, on one SQLite file.
+
+    scrubjay serve            or            python server/scrubjay_server.py
+
+Every route is plain: it takes a request and returns a response. FastAPI describes them (the OpenAPI
+document, /docs) but is kept off their path, because resolving dependencies and models would cost
+more than the read itself. What a route means is written in scrubjay.store; here it only meets HTTP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import prometheus_client
+import prometheus_client.multiprocess
+import uvicorn
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field, JsonValue
+from scrubjay.errors import InvalidInput, NotFound, QuotaExceeded, ScrubjayError, ValueTooLarge
+from scrubjay.names import MAX_PAGE, MAX_WRITE_BYTES, check_count, check_key, check_namespace, check_ttl
+from scrubjay.records import Usage, to_time
+from scrubjay.settings import SETTINGS, add_serve_flags, resolve
+from scrubjay.store import items, lists, quotas
+from scrubjay.store.aio import AioStore
+from scrubjay.store.items import Stored
+from scrubjay.store.operation import Operation, Quota
+from scrubjay.store.quotas import Account
+from scrubjay.store.sqlite import SWEEP_SECONDS, SqliteStore
+from scrubjay.values import byte_size, decode_body, encode
+from scrubjay.version import __version__
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+T = TypeVar("T")
+
+MAX_BODY_BYTES = 2 * MAX_WRITE_BYTES + 2**20
+"""What one call may write, with room for escapes and the JSON around it."""
+KEEP_ALIVE_SECONDS = 75
+SHUTDOWN_SECONDS = 10
+"""How long requests in flight may take to finish after SIGTERM."""
+
+
+# ---------------------------------------------------------------- requests and responses
+
+
+class PlainRoute(APIRoute):
+    """A route that FastAPI describes and routes to, and otherwise leaves alone."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.endpoint  # type: ignore[no-any-return]
+
+
+class _KeyConvertor(Convertor[str]):
+    """A key in a path: everything that follows, slashes and line breaks included."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("key", _KeyConvertor())
+
+
+async def run(request: Request, operation: Operation[T]) -> T:
+    store: AioStore = request.app.state.store
+    return await store.run(operation)
+
+
+def names(request: Request) -> tuple[str, str]:
+    """The namespace and the key in the path."""
+    return namespace_of(request), check_key(request.path_params["key"])
+
+
+def namespace_of(request: Request) -> str:
+    return check_namespace(request.path_params["namespace"])
+
+
+def query_count(request: Request, name: str, default: int, *, least: int = 0, most: int = 2**53) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 16:
+        raise InvalidInput(f"{name} in the query is a whole number, not {text[:40]!r}")
+    return check_count(name, int(text), least=least, most=most)
+
+
+async def read_fields(request: Request, required: str | None, *optional: str) -> dict[str, Any]:
+    """The JSON object in the body. A field that nobody reads is a mistake, and is named."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise ValueTooLarge(f"the body has more than {MAX_BODY_BYTES} bytes; one call writes at most {MAX_WRITE_BYTES}")
+    fields = decode_body(bytes(body))
+    if not isinstance(fields, dict):
+        raise InvalidInput("the body is a JSON object")
+    known = (required, *optional) if required else optional
+    if required and required not in fields:
+        raise InvalidInput(f'the body lacks the field "{required}"')
+    for name in fields:
+        if name not in known:
+            raise InvalidInput(f"the body has a field {ascii(name)[:60]}, which means nothing here; it takes {', '.join(known)}")
+    return fields
+
+
+def expected_version(request: Request) -> int | None:
+    """If-Match: "3" is version 3; If-None-Match: * is no version at all."""
+    match, none_match = request.headers.get("if-match"), request.headers.get("if-none-match")
+    if none_match is not None:
+        if none_match.strip() != "*" or match is not None:
+            raise InvalidInput("a write takes If-None-Match: * (only if there is nothing yet), or If-Match, not both")
+        return 0
+    if match is None:
+        return None
+    digits = match.strip().removeprefix("W/").strip('"')
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 16:
+        raise InvalidInput(f'If-Match takes one version, as the ETag gave it: "3", not {match[:40]!r}')
+    return check_count("If-Match", int(digits))
+
+
+def json_response(data: Any, *, headers: Mapping[str, str] | None = None) -> Response:
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return Response(text, media_type="application/json", headers=headers)
+
+
+def written(data: Any, account: Account, version: int = 0) -> Response:
+    """The answer to a write, with what is left of the quota."""
+    headers = quota_headers(account.usage())
+    if version:
+        headers["ETag"] = f'"{version}"'
+    return json_response(data, headers=headers)
+
+
+def quota_headers(usage: Usage) -> dict[str, str]:
+    """Limit and what remains of it; a limit that is not there has no header."""
+    headers = {}
+    if usage.writes_per_day:
+        headers["RateLimit-Limit"] = str(usage.writes_per_day)
+        headers["RateLimit-Remaining"] = str(usage.writes_remaining)
+        headers["RateLimit-Reset"] = str(max(int(usage.resets_at.timestamp() - time.time()) + 1, 1))
+    if usage.max_bytes:
+        headers["Storage-Limit"] = str(usage.max_bytes)
+        headers["Storage-Remaining"] = str(usage.bytes_remaining)
+    return headers
+
+
+def failed(error: ScrubjayError) -> Response:
+    headers = {}
+    if isinstance(error, QuotaExceeded):
+        if error.usage:
+            headers = quota_headers(error.usage)
+        if error.retry_after is not None:
+            headers["Retry-After"] = str(error.retry_after)
+    return failure(error.status, error.code, error.detail, headers)
+
+
+def failure(status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    text = json.dumps({"code": code, "detail": detail})
+    return Response(text, status, headers, media_type="application/json")
+
+
+def item_json(key: str, stored: Stored) -> str:
+    """The value is JSON text already: it is put in its place without being parsed."""
+    expires_at = "null" if stored.expires_at is None else f'"{_iso(stored.expires_at)}"'
+    return (
+        f'{{"key":{json.dumps(key)},"value":{stored.text},"version":{stored.version},'
+        f'"created_at":"{_iso(stored.created_at)}","updated_at":"{_iso(stored.updated_at)}",'
+        f'"expires_at":{expires_at},"bytes":{stored.bytes}}}'
+    )
+
+
+def _iso(milliseconds: int) -> str:
+    return to_time(milliseconds).isoformat(timespec="milliseconds")
+
+
+# ---------------------------------------------------------------- what the OpenAPI document says
+
+
+class ErrorBody(BaseModel):
+    code: str = Field(examples=["invalid_input"])
+    detail: str = Field(description="the cause and the fix")
+
+
+class ItemBody(BaseModel):
+    key: str
+    value: JsonValue
+    version: int
+    created_at: str
+    updated_at: str
+    expires_at: str | None
+    bytes: int
+
+
+class UsageBody(BaseModel):
+    namespace: str
+    keys: int
+    bytes: int
+    max_bytes: int = Field(description="0 = no limit")
+    writes_today: int
+    writes_per_day: int = Field(description="0 = no limit")
+    resets_at: str
+
+
+class VersionBody(BaseModel):
+    version: int = Field(description="0 = deleted")
+
+
+class KeysBody(BaseModel):
+    keys: list[str] = Field(description="sorted; give the last one as `after` to read on")
+
+
+class DeletedBody(BaseModel):
+    deleted: int
+
+
+class LengthBody(BaseModel):
+    length: int
+
+
+class ItemsBody(BaseModel):
+    items: list[JsonValue]
+
+
+class NumberBody(BaseModel):
+    value: float
+
+
+class ValuesBody(BaseModel):
+    values: dict[str, JsonValue] = Field(description="null deletes")
+
+
+class NamespacesBody(BaseModel):
+    namespaces: list[str]
+
+
+class StatusBody(BaseModel):
+    status: str
+    version: str
+
+
+class SetBody(BaseModel):
+    value: JsonValue = Field(description="any JSON; null deletes")
+    ttl: float | None = Field(None, description="seconds", gt=0)
+
+
+class AppendBody(BaseModel):
+    items: list[JsonValue]
+
+
+class IncrBody(BaseModel):
+    by: float = 1
+
+
+class ReadBody(BaseModel):
+    keys: list[str]
+
+
+class QuotaBody(BaseModel):
+    writes_per_day: int | None = Field(None, ge=0, description="0 = no limit, null = the server's default")
+    max_bytes: int | None = Field(None, ge=0, description="0 = no limit, null = the server's default")
+
+
+_NAMESPACE = {"name": "namespace", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1, "maxLength": 128}}
+_KEY = {"name": "key", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1, "maxLength": 512}}
+_IF_MATCH = {"name": "If-Match", "in": "header", "schema": {"type": "string"}, "description": 'only over this version: "3"'}
+_IF_NONE = {"name": "If-None-Match", "in": "header", "schema": {"type": "string"}, "description": "*: only if there is nothing yet"}
+_WHY = {
+    304: "not changed",
+    400: "the request cannot be right",
+    404: "there is nothing of that name",
+    409: "the stored value is of another kind",
+    412: "the stored value has another version",
+    413: "too large for one call",
+    429: "no writes left today; Retry-After says when",
+    503: "the database cannot do it now",
+    507: "no storage left",
+}
+_WRITES = (413, 429, 503, 507)
+
+
+def described(
+    path: str, *errors: int, body: type[BaseModel] | None = None, query: Mapping[str, dict[str, Any]] | None = None,
+    headers: tuple[dict[str, Any], ...] = (),
+) -> dict[str, Any]:
+    """What FastAPI cannot see in a plain route: its parameters, its body, and every status it answers."""
+    extra: dict[str, Any] = {
+        "parameters": [
+            *([_NAMESPACE] if "{namespace}" in path else []),
+            *([_KEY] if "{key" in path else []),
+            *({"name": name, "in": "query", "schema": schema} for name, schema in (query or {}).items()),
+            *headers,
+        ]
+    }
+    if body:
+        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": body.model_json_schema()}}}
+    statuses = {*errors, 400, 503} if "{" in path else set(errors)
+    return {
+        "path": path,
+        "openapi_extra": extra,
+        "responses": {
+            status: {"description": _WHY[status], **({} if status == 304 else {"model": ErrorBody})}
+            for status in sorted(statuses)
+        },
+    }
+
+
+# ---------------------------------------------------------------- /v1
+
+v1 = APIRouter(route_class=PlainRoute)
+_NS = "/v1/namespaces/{namespace}"
+_ITEM = f"{_NS}/items/{{key:key}}"
+
+
+@v1.get(**described(_ITEM, 304, 404), response_model=ItemBody)
+async def get_item(request: Request) -> Response:
+    """A value with its version (also as ETag), times and size."""
+    namespace, key = names(request)
+    stored = await run(request, items.read_item(namespace, key))
+    if stored is None:
+        return failed(NotFound(f"there is no {key!r} in {namespace!r}"))
+    etag = f'"{stored.version}"'
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers={"ETag": etag})
+    return json_response(item_json(key, stored), headers={"ETag": etag})
+
+
+@v1.head(**described(_ITEM, 404), response_model=None)
+async def head_item(request: Request) -> Response:
+    """Whether there is a value, and its version as ETag."""
+    version = await run(request, items.find_version(*names(request)))
+    if version is None:
+        return Response(status_code=404)
+    return Response(headers={"ETag": f'"{version}"'})
+
+
+@v1.put(**described(_ITEM, 412, *_WRITES, body=SetBody, headers=(_IF_MATCH, _IF_NONE)), response_model=VersionBody)
+async def set_item(request: Request) -> Response:
+    """Store any JSON value; null deletes."""
+    namespace, key = names(request)
+    expected = expected_version(request)
+    fields = await read_fields(request, "value", "ttl")
+    ttl = check_ttl(fields.get("ttl"))
+    value = fields["value"]
+    text = None if value is None else encode(value)
+    version, account = await run(request, items.set_item(namespace, key, text, ttl, expected))
+    return written(f'{{"version":{version}}}', account, version)
+
+
+@v1.delete(**described(_ITEM, 404, 412, headers=(_IF_MATCH,)), status_code=204, response_model=None)
+async def delete_item(request: Request) -> Response:
+    """Delete a value; this is never counted as a write."""
+    namespace, key = names(request)
+    found, account = await run(request, items.delete_item(namespace, key, expected_version(request)))
+    headers = quota_headers(account.usage())
+    if not found:
+        return failure(404, NotFound.code, f"there is no {key!r} in {namespace!r}", headers)
+    return Response(status_code=204, headers=headers)
+
+
+_TEXT = {"type": "string"}
+
+
+@v1.get(
+    **described(
+        f"{_NS}/items",
+        query={
+            "prefix": _TEXT,
+            "after": _TEXT,
+            "limit": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 1000},
+        },
+    ),
+    response_model=KeysBody,
+)
+async def list_keys(request: Request) -> Response:
+    """Keys in order; fewer than `limit` means that there are no more."""
+    namespace = namespace_of(request)
+    prefix, after = request.query_params.get("prefix", ""), request.query_params.get("after", "")
+    limit = query_count(request, "limit", 1000, least=1, most=MAX_PAGE)
+    for name in filter(None, (prefix, after)):
+        check_key(name)
+    return json_response({"keys": await run(request, items.list_keys(namespace, prefix, after, limit))})
+
+
+@v1.patch(**described(f"{_NS}/items", *_WRITES, body=ValuesBody), response_model=VersionBody)
+async def update_items(request: Request) -> Response:
+    """Store several values, all of them or none; null deletes."""
+    namespace = namespace_of(request)
+    values = (await read_fields(request, "values"))["values"]
+    if not isinstance(values, dict):
+        raise InvalidInput("values is an object of keys and values")
+    texts = {check_key(key): None if value is None else encode(value, f"values[{key!r}]") for key, value in values.items()}
+    check_total([*texts, *filter(None, texts.values())])
+    _, account = await run(request, items.update_items(namespace, texts))
+    return written({"updated": len(texts)}, account)
+
+
+@v1.delete(**described(f"{_NS}/items"), response_model=DeletedBody)
+async def clear_items(request: Request) -> Response:
+    """Delete every value of a namespace."""
+    deleted, account = await run(request, items.clear_items(namespace_of(request)))
+    return written({"deleted": deleted}, account)
+
+
+@v1.post(**described(f"{_NS}/read", 413, body=ReadBody), response_model=ValuesBody)
+async def read_many(request: Request) -> Response:
+    """The values of those keys that are there, seen at one moment."""
+    namespace = namespace_of(request)
+    keys = (await read_fields(request, "keys"))["keys"]
+    if not isinstance(keys, list):
+        raise InvalidInput("keys is a list of keys")
+    found = await run(request, items.read_many(namespace, [check_key(key) for key in keys]))
+    pairs = ",".join(f"{json.dumps(key)}:{text}" for key, text in found.items())
+    return json_response(f'{{"values":{{{pairs}}}}}')
+
+
+_LIST = f"{_NS}/lists/{{key:key}}"
+
+
+@v1.post(**described(_LIST, 409, *_WRITES, body=AppendBody), response_model=LengthBody)
+async def append_items(request: Request) -> Response:
+    """Add to the end of a list, which is made if there is none."""
+    namespace, key = names(request)
+    parts = (await read_fields(request, "items"))["items"]
+    if not isinstance(parts, list):
+        raise InvalidInput("items is a list of values")
+    texts = [encode(part, f"items[{i}]") for i, part in enumerate(parts)]
+    check_total(texts)
+    length, account = await run(request, lists.append_items(namespace, key, texts))
+    return written({"length": length}, account)
+
+
+@v1.get(
+    **described(_LIST, 409, query={"tail": {"type": "integer", "minimum": 0, "default": 100}}), response_model=ItemsBody
+)
+async def read_tail(request: Request) -> Response:
+    """The last items of a list, oldest first."""
+    namespace, key = names(request)
+    texts = await run(request, lists.read_tail(namespace, key, query_count(request, "tail", 100)))
+    return json_response(f'{{"items":[{",".join(texts)}]}}')
+
+
+@v1.post(**described(f"{_NS}/counters/{{key:key}}", 409, *_WRITES, body=IncrBody), response_model=NumberBody)
+async def increment(request: Request) -> Response:
+    """Add to a number, from 0 if there is none."""
+    namespace, key = names(request)
+    by = (await read_fields(request, None, "by")).get("by", 1)
+    if type(by) not in (int, float):
+        raise InvalidInput(f"by is a number, not {json.dumps(by)[:40]}")
+    encode(by, "by")
+    total, account = await run(request, items.increment(namespace, key, by))
+    return written({"value": total}, account)
+
+
+@v1.get(**described(f"{_NS}/usage"), response_model=UsageBody)
+async def read_usage(request: Request) -> Response:
+    """What the namespace holds, its writes today, its limits."""
+    return json_response((await run(request, quotas.read_usage(namespace_of(request)))).to_json())
+
+
+@v1.patch(**described(f"{_NS}/quota", 413, body=QuotaBody), response_model=UsageBody)
+async def set_quota(request: Request) -> Response:
+    """Limit a namespace; a limit that is not named stays as it is."""
+    namespace = namespace_of(request)
+    limits = await read_fields(request, None, "writes_per_day", "max_bytes")
+    for name, limit in limits.items():
+        if limit is not None:
+            check_count(name, limit)
+    return json_response((await run(request, quotas.set_quota(namespace, limits))).to_json())
+
+
+@v1.get(**described("/v1/namespaces", 503), response_model=NamespacesBody)
+async def list_namespaces(request: Request) -> Response:
+    """Every namespace that was ever written to."""
+    return json_response({"namespaces": await run(request, quotas.list_namespaces())})
+
+
+@v1.get(**described("/health"), response_model=StatusBody)
+async def health(_request: Request) -> Response:
+    """Whether the process answers."""
+    return json_response({"status": "ok", "version": __version__})
+
+
+@v1.get(**described("/ready", 503), response_model=StatusBody)
+async def ready(request: Request) -> Response:
+    """Whether the store answers."""
+    await run(request, quotas.read_usage("ready"))
+    return json_response({"status": "ready", "version": __version__})
+
+
+@v1.get(**described("/metrics"), response_model=None)
+async def metrics(_request: Request) -> Response:
+    """For Prometheus."""
+    registry = prometheus_client.REGISTRY
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        registry = prometheus_client.CollectorRegistry()
+        prometheus_client.multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return Response(prometheus_client.generate_latest(registry), media_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+def check_total(texts: list[str]) -> None:
+    total = sum(map(byte_size, texts))
+    if total > MAX_WRITE_BYTES:
+        raise ValueTooLarge(f"the call carries {total} bytes; at most {MAX_WRITE_BYTES} are allowed, so split it")
+
+
+# ---------------------------------------------------------------- the application
+
+_REQUESTS = prometheus_client.Counter("scrubjay_requests", "Requests answered", ["method", "route", "status"])
+_SECONDS = prometheus_client.Histogram("scrubjay_request_seconds", "Time to answer", ["route"])
+
+
+class Front:
+    """What every request passes: names that are really text, and the metrics."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if not _is_text(scope):
+            problem = failure(400, InvalidInput.code, "the address holds bytes that are not UTF-8; percent-encode names as UTF-8")
+            await problem(scope, receive, send)
+            return
+        started = time.perf_counter()
+        status = 500
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        finally:
+            route = getattr(scope.get("route"), "path_format", "none")
+            _REQUESTS.labels(scope["method"], route, status).inc()
+            _SECONDS.labels(route).observe(time.perf_counter() - started)
+
+
+def _is_text(scope: Scope) -> bool:
+    """uvicorn and Starlette replace bytes that are not UTF-8, and a replaced name is another name."""
+    for encoded in (scope.get("raw_path") or b"", scope["query_string"]):
+        if b"%" in encoded:
+            try:
+                unquote_to_bytes(encoded).decode()
+            except UnicodeDecodeError:
+                return False
+    return True
+
+
+@contextlib.asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    quota = Quota(resolve("writes_per_day"), resolve("max_bytes"))
+    async with AioStore(SqliteStore(resolve("path"), durability=resolve("durability"), quota=quota)) as store:
+        app.state.store = store
+        sweeper = asyncio.create_task(_sweep_forever(store))
+        try:
+            yield
+        finally:
+            sweeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sweeper
+
+
+async def _sweep_forever(store: AioStore) -> None:
+    while True:
+        with contextlib.suppress(ScrubjayError):  # a busy moment; the next round does it
+            await store.sweep()
+        await asyncio.sleep(SWEEP_SECONDS)
+
+
+async def _on_scrubjay_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ScrubjayError)  # noqa: S101 - registered for this class only
+    return failed(error)
+
+
+async def _on_http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
+    if error.status_code == 404:
+        return failure(404, NotFound.code, "there is no such path; /docs lists them")
+    code = "method_not_allowed" if error.status_code == 405 else "http_error"
+    return failure(error.status_code, code, str(error.detail), error.headers)
+
+
+async def _on_bug(_request: Request, _error: Exception) -> Response:
+    return failure(500, ScrubjayError.code, "the server made a mistake; its log has the details")
+
+
+def create_app() -> FastAPI:
+    """The application; its settings come from SCRUBJAY_* so that worker processes see the same."""
+    from scrubjay_dialects import botwire  # noqa: PLC0415 - it uses what is defined above
+
+    app = FastAPI(
+        title="Scrubjay",
+        version=__version__,
+        summary="Memory for agents that survives.",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        exception_handlers={ScrubjayError: _on_scrubjay_error, HTTPException: _on_http_error, Exception: _on_bug},
+    )
+    app.add_middleware(Front)
+    app.router.routes[:0] = v1.routes  # the hot ones first: they are matched in order
+    app.include_router(botwire)
+
+    return app
+
+
+# ---------------------------------------------------------------- the command
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Run until SIGTERM or Ctrl-C."""
+    for name, setting in SETTINGS.items():
+        given = getattr(arguments, name, None) if setting.serve else None
+        if given is not None:
+            os.environ[setting.variable] = str(given)
+    workers = max(resolve("workers"), 1)
+    config = uvicorn.Config(
+        "scrubjay_server:create_app",
+        factory=True,
+        host=resolve("host"),
+        port=resolve("port"),
+        workers=workers,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    try:
+        # The file is opened once before anything is promised: a bad path or a newer format is told here.
+        SqliteStore(resolve("path"), durability=resolve("durability")).close()
+        listener = _listen(config.host, config.port)
+    except ScrubjayError as error:
+        print(f"scrubjay: {error}", file=sys.stderr)
+        return 1
+    print(banner(listener), flush=True)
+    with tempfile.TemporaryDirectory(prefix="scrubjay-metrics-") as folder:
+        if workers > 1:
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+            uvicorn.supervisors.Multiprocess(config, uvicorn.Server(config).run, [listener]).run()
+        else:
+            uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ScrubjayError(f"cannot listen on {host} port {port}: {reason}; choose another with --host or --port") from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def banner(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    writes, size = resolve("writes_per_day"), resolve("max_bytes")
+    return "\n".join(
+        (
+            f"Scrubjay {__version__} is serving at {url}   (API: {url}/docs)",
+            f"  data     {Path(resolve('path')).expanduser()}",
+            f"  quotas   a namespace has {f'{writes:,} writes a day' if writes else 'unlimited writes'}"
+            f" and {f'{size:,} bytes' if size else 'unlimited storage'}; reads are free",
+            f"  try      SCRUBJAY_URL={url} scrubjay set my-agent greeting hello",
+            "  stop     Ctrl-C",
+        )
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="scrubjay serve", description="Serve a Scrubjay database over HTTP.")
+    add_serve_flags(parser)
+    return serve(parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    import scrubjay_server  # this very file, under the name that its routes and workers know it by
+
+    raise SystemExit(scrubjay_server.main())

@@ -256,7 +256,7 @@ class HttpBackend:
         if not answer.data:
             return {}
         try:
-            return decode(answer.data)
+            return json.loads(answer.data)
         except ValueError as error:
             raise Unavailable(f"{self.place} answered something that is not JSON; is it a Scrubjay server?") from error
 
@@ -264,7 +264,7 @@ class HttpBackend:
         if not data and status == 404:  # HEAD
             return NotFound("there is nothing of that name")
         try:
-            answer = decode(data)
+            answer = json.loads(data)
             return from_wire(answer["code"], answer["detail"], status, retry_after)
         except (ValueError, KeyError, TypeError):
             return Unavailable(f"{self.place} answered {status} without saying why; is it a Scrubjay server?")

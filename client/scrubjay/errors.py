@@ -16,7 +16,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from .records import Usage
 
 
 class ScrubjayError(Exception):
@@ -65,9 +68,10 @@ class QuotaExceeded(ScrubjayError):
 
     code = "quota_exceeded"
 
-    def __init__(self, detail: str, *, retry_after: int | None = None) -> None:
+    def __init__(self, detail: str, *, retry_after: int | None = None, usage: Usage | None = None) -> None:
         super().__init__(detail, status=507 if retry_after is None else 429)
         self.retry_after = retry_after
+        self.usage = usage
 
 
 class Unauthenticated(ScrubjayError):

@@ -82,11 +82,17 @@ class AioStore:
                     async with self._reader() as reader:
                         rows = await _fetch(reader, statement)
                 else:
-                    with self._store.connection() as connection:
-                        rows = connection.execute(*statement).fetchall()  # type: ignore[arg-type]
+                    rows = self._fetch_here(statement)
                 statement = steps.send(rows)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
+
+    def _fetch_here(self, statement: Statement) -> Rows:
+        connection = self._store.take()
+        try:
+            return connection.execute(*statement).fetchall()  # type: ignore[arg-type]
+        finally:
+            self._store.put_back(connection)
 
     async def _snapshot(self, operation: Operation[T]) -> T:
         """All statements on one connection, in one read transaction."""

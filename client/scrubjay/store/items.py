@@ -14,6 +14,10 @@ from .operation import READ, SNAPSHOT, WRITE, Context, Long, Steps, operation
 from .quotas import Account, drop, open_account
 
 _FIND = "SELECT version, bytes, length, expires_at, created_at FROM items WHERE namespace = ? AND key = ?"
+# Every write begins with both; asking for them together saves a tenth of its time.
+_OPEN = """SELECT i.version, i.bytes, i.length, i.expires_at, i.created_at,
+n.keys, n.bytes, n.day, n.writes, n.writes_per_day, n.max_bytes, n.version_floor
+FROM namespaces n LEFT JOIN items i ON i.namespace = n.namespace AND i.key = ? WHERE n.namespace = ?"""
 _READ = """SELECT value, version, created_at, updated_at, expires_at, bytes
 FROM items WHERE namespace = ? AND key = ?"""
 # One statement sees one state, so a list and its rows always belong together.
@@ -67,12 +71,12 @@ def read_item(context: Context, namespace: str, key: str) -> Steps[Stored | None
     rows = yield _READ, (namespace, key)
     if not rows:
         return None
-    stored = Stored(*rows[0])
+    stored = Stored._make(rows[0])
     if stored.text is None:  # a list: read it again with its rows
         rows = yield Long(_READ_LIST, (namespace, key))
         if not rows:
             return None
-        stored = Stored(*rows[0][1:])
+        stored = Stored._make(rows[0][1:])
         if stored.text is None:
             stored = stored._replace(text=_joined(rows))
     return None if is_over(stored.expires_at, context.now) else stored
@@ -128,8 +132,7 @@ def set_item(
     if_version: int | None = None,
 ) -> Steps[tuple[int, Account]]:
     """Store JSON text and return its version; None deletes, and is version 0."""
-    account = yield from open_account(context, namespace)
-    found = yield from find_live(context, account, key)
+    account, found = yield from open_item(context, namespace, key)
     _expect_version(key, found, if_version)
     version = yield from _put(context, account, key, text, found, ttl)
     yield from account.save()
@@ -152,8 +155,7 @@ def delete_item(
     context: Context, namespace: str, key: str, if_version: int | None = None
 ) -> Steps[tuple[bool, Account]]:
     """Whether it was there. Deleting is never counted: whoever is over a limit must be able to get below it."""
-    account = yield from open_account(context, namespace)
-    found = yield from find_live(context, account, key)
+    account, found = yield from open_item(context, namespace, key)
     _expect_version(key, found, if_version)
     if found:
         yield from _remove(account, key, found)
@@ -181,8 +183,7 @@ def clear_items(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
 @operation(WRITE)
 def increment(context: Context, namespace: str, key: str, by: float) -> Steps[tuple[float, Account]]:
     """Add to a number, which starts at 0; an expiry stays."""
-    account = yield from open_account(context, namespace)
-    found = yield from find_live(context, account, key)
+    account, found = yield from open_item(context, namespace, key)
     value: Any = 0
     if found:
         ((text,),) = yield "SELECT value FROM items WHERE namespace = ? AND key = ?", (namespace, key)
@@ -204,12 +205,25 @@ def is_over(expires_at: int | None, now: int) -> bool:
     return expires_at is not None and expires_at <= now
 
 
+def open_item(context: Context, namespace: str, key: str) -> Steps[tuple[Account, Found | None]]:
+    """The namespace's account, and the item under the key; one that has expired is removed on the way."""
+    rows = yield _OPEN, (key, namespace)
+    account = Account(context, namespace, rows and rows[0][5:])
+    if not rows or rows[0][0] is None:
+        return account, None
+    found = Found._make(rows[0][:5])
+    return account, (yield from _unless_over(context, account, key, found))
+
+
 def find_live(context: Context, account: Account, key: str) -> Steps[Found | None]:
     """The item under the key; one that has expired is removed on the way."""
     rows = yield _FIND, (account.namespace, key)
     if not rows:
         return None
-    found = Found(*rows[0])
+    return (yield from _unless_over(context, account, key, Found._make(rows[0])))
+
+
+def _unless_over(context: Context, account: Account, key: str, found: Found) -> Steps[Found | None]:
     if is_over(found.expires_at, context.now):
         yield from _remove(account, key, found)
         return None

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from ..errors import Conflict
 from ..values import byte_size, decode, encode
-from .items import Found, find_live, is_over
+from .items import Found, is_over, open_item
 from .operation import READ, WRITE, Context, Long, Many, Steps, operation
-from .quotas import Account, open_account
+from .quotas import Account
 
 _ROW = "INSERT INTO list_items (namespace, key, position, value) VALUES (?, ?, ?, ?)"
 _NEW = """INSERT INTO items (namespace, key, value, length, bytes, version, created_at, updated_at)
@@ -25,8 +25,7 @@ def append_items(
     context: Context, namespace: str, key: str, texts: Sequence[str]
 ) -> Steps[tuple[int, Account]]:
     """Add to the end of a list, which starts empty, and return its length; an expiry stays."""
-    account = yield from open_account(context, namespace)
-    found = yield from find_live(context, account, key)
+    account, found = yield from open_item(context, namespace, key)
     length = 0
     if found:
         length = (yield from _as_rows(account, key, found)) if found.length is None else found.length

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import QuotaExceeded
 from ..records import Usage, to_time
-from .operation import READ, WRITE, Context, Quota, Rows, Steps, operation
+from .operation import READ, WRITE, Context, Quota, Steps, operation
 
 DAY = 86_400_000
 """Milliseconds."""
@@ -30,12 +30,12 @@ class Account:
 
     __slots__ = ("_changed", "_context", "bytes", "day", "keys", "namespace", "own", "version_floor", "writes")
 
-    def __init__(self, context: Context, namespace: str, rows: Rows) -> None:
+    def __init__(self, context: Context, namespace: str, row: Sequence[Any]) -> None:
         self._context = context
         self._changed = False
         self.namespace = namespace
-        if rows:
-            (self.keys, self.bytes, self.day, self.writes, writes_per_day, max_bytes, self.version_floor) = rows[0]
+        if row:
+            (self.keys, self.bytes, self.day, self.writes, writes_per_day, max_bytes, self.version_floor) = row
             self.own: tuple[int | None, int | None] = (writes_per_day, max_bytes)
         else:
             self.keys = self.bytes = self.day = self.writes = self.version_floor = 0
@@ -79,7 +79,8 @@ class Account:
             if self.bytes + size > quota.max_bytes:
                 raise QuotaExceeded(
                     f"the namespace {self.namespace!r} holds {self.bytes} of {quota.max_bytes} bytes and this"
-                    f" needs {size} more; delete something, or raise it: scrubjay quota NAMESPACE --max-bytes N"
+                    f" needs {size} more; delete something, or raise it: scrubjay quota NAMESPACE --max-bytes N",
+                    usage=self.usage(),
                 )
         self.writes += writes
         self.keys += keys
@@ -105,6 +106,7 @@ class Account:
             f" they start again in {wait} seconds (midnight UTC), or raise it:"
             " scrubjay quota NAMESPACE --writes-per-day N",
             retry_after=wait,
+            usage=self.usage(),
         )
 
     def save(self) -> Steps[None]:
@@ -117,7 +119,7 @@ class Account:
 
 def open_account(context: Context, namespace: str) -> Steps[Account]:
     rows = yield _SELECT, (namespace,)
-    return Account(context, namespace, rows)
+    return Account(context, namespace, rows[0] if rows else ())
 
 
 @operation(READ)

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -31,6 +31,8 @@ MAX_BATCH = 256
 """Operations in one transaction, so that other processes get their turn."""
 SWEEP_SECONDS = 60.0
 """How often a process that writes also removes what has expired."""
+CHECKPOINT_PAGES = 4000
+"""When the write-ahead log is folded into the file: 16 MB, because each time costs two fsyncs."""
 SYNCHRONOUS = {"full": "FULL", "fast": "NORMAL"}
 """full: acknowledged is on disk. fast: a power cut may take the last moments, and never the file."""
 
@@ -84,27 +86,33 @@ class SqliteStore:
         """Run an operation in a transaction of its kind and return what it returns."""
         if operation.mode is WRITE:
             return self._write(operation)
-        with self.connection() as connection:
+        try:
+            connection = self._idle.pop()  # take(), written out: this is the path of every get
+        except IndexError:
+            connection = self.connect()
+        try:
+            if operation.mode is READ:
+                return steps_through(connection, operation, self.context())
+            connection.execute("BEGIN")
             try:
-                if operation.mode is READ:
-                    return steps_through(connection, operation, self.context())
-                connection.execute("BEGIN")
-                try:
-                    return steps_through(connection, operation, self.context())
-                finally:
-                    connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                raise self.explained(error) from error
+                return steps_through(connection, operation, self.context())
+            finally:
+                connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self.explained(error) from error
+        finally:
+            self.put_back(connection)
 
     def commit(self, jobs: list[Job[Any]]) -> None:
         """Run write operations in one transaction; each has its own outcome, and none a half one."""
         try:
-            with self.connection() as connection:
+            connection = self.take()
+            try:
                 connection.execute("BEGIN IMMEDIATE")
-                try:
-                    all_done = self._attempt(connection, jobs)
-                finally:
-                    _roll_back(connection)
+                all_done = self._attempt(connection, jobs)
+            finally:
+                _roll_back(connection)
+                self.put_back(connection)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome of these jobs
             # A lock that was waited for in vain would be waited for once more by each.
             if len(jobs) == 1 or _is_busy(error):
@@ -131,20 +139,18 @@ class SqliteStore:
         self._jobs = deque()
         self._writing = threading.Lock()
 
-    @contextlib.contextmanager
-    def connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection of one's own for a while."""
+    def take(self) -> sqlite3.Connection:
+        """A connection of one's own, to be put back."""
         try:
-            connection = self._idle.pop()
+            return self._idle.pop()
         except IndexError:
-            connection = self.connect()
-        try:
-            yield connection
-        finally:
-            if self._closed:
-                connection.close()
-            else:
-                self._idle.append(connection)
+            return self.connect()
+
+    def put_back(self, connection: sqlite3.Connection) -> None:
+        if self._closed:
+            connection.close()
+        else:
+            self._idle.append(connection)
 
     def connect(self) -> sqlite3.Connection:
         if self._closed:
@@ -163,6 +169,7 @@ class SqliteStore:
         """What every connection is set to, here and under aiosqlite."""
         return (
             f"PRAGMA synchronous = {SYNCHRONOUS[self.durability]}",
+            f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}",
             "PRAGMA fullfsync = ON",  # macOS: fsync alone does not reach the disk there
         )
 
@@ -239,32 +246,29 @@ class SqliteStore:
             raise Unavailable(
                 f"cannot write {self.path}: {error.strerror}; set SCRUBJAY_PATH to a file that can be written"
             ) from error
-        with self.connection() as connection:
-            try:
-                if connection.execute("PRAGMA user_version").fetchone() == (VERSION,):
-                    self._refuse_strangers(connection)
-                else:
-                    self._migrate(connection)
-            except sqlite3.Error as error:
-                _roll_back(connection)
-                raise self.explained(error) from error
-
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        self._refuse_strangers(connection)
-        _patiently(connection, "PRAGMA journal_mode = WAL")
-        connection.execute("BEGIN IMMEDIATE")
+        connection = self.take()
         try:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            for migration in MIGRATIONS[version:]:
-                for statement in migration:
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-            connection.execute("COMMIT")
+            self._migrate(connection)
+        except sqlite3.Error as error:
+            raise self.explained(error) from error
         finally:
             _roll_back(connection)
+            self.put_back(connection)
 
-    def _refuse_strangers(self, connection: sqlite3.Connection) -> None:
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        if self._format(connection) == VERSION:
+            return
+        _patiently(connection, "PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        for migration in MIGRATIONS[self._format(connection) :]:  # another process may have been faster
+            for statement in migration:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+
+    def _format(self, connection: sqlite3.Connection) -> int:
+        """The file's version; 0 for a new one, and an error for what is not ours to touch."""
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -275,6 +279,7 @@ class SqliteStore:
                 f"{self.path} was written by a newer Scrubjay (format {version}, this one knows {VERSION});"
                 " upgrade with: pip install -U scrubjay"
             )
+        return int(version)
 
 
 def steps_through(connection: sqlite3.Connection, operation: Operation[T], context: Context) -> T:
