@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
+
 from scrubjay.errors import InvalidInput, NotFound
 from scrubjay.names import MAX_PAGE, check_key
 from scrubjay.store import items
@@ -56,7 +57,10 @@ async def botwire_delete(request: Request) -> Response:
     return written({"ok": True, "deleted": True}, account)
 
 
-@botwire.get("/memory/{namespace}")
+_NAMESPACE = "/memory/{namespace}"
+
+
+@botwire.get(_NAMESPACE)
 async def botwire_keys(request: Request) -> Response:
     """All keys, as strings."""
     namespace = namespace_of(request)

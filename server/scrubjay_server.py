@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -29,6 +30,11 @@ import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, JsonValue
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.supervisors import Multiprocess
+
 from scrubjay.errors import InvalidInput, NotFound, QuotaExceeded, ScrubjayError, ValueTooLarge
 from scrubjay.names import MAX_PAGE, MAX_WRITE_BYTES, check_count, check_key, check_namespace, check_ttl
 from scrubjay.records import Usage, to_time
@@ -41,9 +47,6 @@ from scrubjay.store.quotas import Account
 from scrubjay.store.sqlite import SWEEP_SECONDS, SqliteStore
 from scrubjay.values import byte_size, decode_body, encode
 from scrubjay.version import __version__
-from starlette.convertors import Convertor, register_url_convertor
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 T = TypeVar("T")
 
@@ -58,10 +61,18 @@ SHUTDOWN_SECONDS = 10
 
 
 class PlainRoute(APIRoute):
-    """A route that FastAPI describes and routes to, and otherwise leaves alone."""
+    """A route that FastAPI describes and otherwise leaves alone."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        return self.endpoint  # type: ignore[no-any-return]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.app = self._answer
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            response = await self.endpoint(Request(scope, receive))
+        except ScrubjayError as error:
+            response = failed(error)
+        await response(scope, receive, send)
 
 
 class _KeyConvertor(Convertor[str]):
@@ -108,7 +119,9 @@ async def read_fields(request: Request, required: str | None, *optional: str) ->
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_BODY_BYTES:
-            raise ValueTooLarge(f"the body has more than {MAX_BODY_BYTES} bytes; one call writes at most {MAX_WRITE_BYTES}")
+            raise ValueTooLarge(
+                f"the body has more than {MAX_BODY_BYTES} bytes; one call writes at most {MAX_WRITE_BYTES}"
+            )
     fields = decode_body(bytes(body))
     if not isinstance(fields, dict):
         raise InvalidInput("the body is a JSON object")
@@ -117,7 +130,9 @@ async def read_fields(request: Request, required: str | None, *optional: str) ->
         raise InvalidInput(f'the body lacks the field "{required}"')
     for name in fields:
         if name not in known:
-            raise InvalidInput(f"the body has a field {ascii(name)[:60]}, which means nothing here; it takes {', '.join(known)}")
+            raise InvalidInput(
+                f"the body has a field {ascii(name)[:60]}, which means nothing here; it takes {', '.join(known)}"
+            )
     return fields
 
 
@@ -187,6 +202,7 @@ def item_json(key: str, stored: Stored) -> str:
     )
 
 
+@functools.lru_cache(4096)  # what is read often is often the same
 def _iso(milliseconds: int) -> str:
     return to_time(milliseconds).isoformat(timespec="milliseconds")
 
@@ -278,10 +294,30 @@ class QuotaBody(BaseModel):
     max_bytes: int | None = Field(None, ge=0, description="0 = no limit, null = the server's default")
 
 
-_NAMESPACE = {"name": "namespace", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1, "maxLength": 128}}
-_KEY = {"name": "key", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1, "maxLength": 512}}
-_IF_MATCH = {"name": "If-Match", "in": "header", "schema": {"type": "string"}, "description": 'only over this version: "3"'}
-_IF_NONE = {"name": "If-None-Match", "in": "header", "schema": {"type": "string"}, "description": "*: only if there is nothing yet"}
+_NAMESPACE = {
+    "name": "namespace",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 128},
+}
+_KEY = {
+    "name": "key",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 512},
+}
+_IF_MATCH = {
+    "name": "If-Match",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": 'only over this version: "3"',
+}
+_IF_NONE = {
+    "name": "If-None-Match",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": "*: only if there is nothing yet",
+}
 _WHY = {
     304: "not changed",
     400: "the request cannot be right",
@@ -297,7 +333,10 @@ _WRITES = (413, 429, 503, 507)
 
 
 def described(
-    path: str, *errors: int, body: type[BaseModel] | None = None, query: Mapping[str, dict[str, Any]] | None = None,
+    path: str,
+    *errors: int,
+    body: type[BaseModel] | None = None,
+    query: Mapping[str, dict[str, Any]] | None = None,
     headers: tuple[dict[str, Any], ...] = (),
 ) -> dict[str, Any]:
     """What FastAPI cannot see in a plain route: its parameters, its body, and every status it answers."""
@@ -310,7 +349,10 @@ def described(
         ]
     }
     if body:
-        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": body.model_json_schema()}}}
+        extra["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": body.model_json_schema()}},
+        }
     statuses = {*errors, 400, 503} if "{" in path else set(errors)
     return {
         "path": path,
@@ -406,7 +448,9 @@ async def update_items(request: Request) -> Response:
     values = (await read_fields(request, "values"))["values"]
     if not isinstance(values, dict):
         raise InvalidInput("values is an object of keys and values")
-    texts = {check_key(key): None if value is None else encode(value, f"values[{key!r}]") for key, value in values.items()}
+    texts = {
+        check_key(key): None if value is None else encode(value, f"values[{key!r}]") for key, value in values.items()
+    }
     check_total([*texts, *filter(None, texts.values())])
     _, account = await run(request, items.update_items(namespace, texts))
     return written({"updated": len(texts)}, account)
@@ -448,7 +492,8 @@ async def append_items(request: Request) -> Response:
 
 
 @v1.get(
-    **described(_LIST, 409, query={"tail": {"type": "integer", "minimum": 0, "default": 100}}), response_model=ItemsBody
+    **described(_LIST, 409, query={"tail": {"type": "integer", "minimum": 0, "default": 100}}),
+    response_model=ItemsBody,
 )
 async def read_tail(request: Request) -> Response:
     """The last items of a list, oldest first."""
@@ -527,39 +572,54 @@ _REQUESTS = prometheus_client.Counter("scrubjay_requests", "Requests answered", 
 _SECONDS = prometheus_client.Histogram("scrubjay_request_seconds", "Time to answer", ["route"])
 
 
-class Front:
-    """What every request passes: names that are really text, and the metrics."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+class Service(FastAPI):
+    """FastAPI with one layer, this one, in place of its middleware: text, metrics, and errors as JSON."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        if not _is_text(scope):
-            problem = failure(400, InvalidInput.code, "the address holds bytes that are not UTF-8; percent-encode names as UTF-8")
-            await problem(scope, receive, send)
+            await self.router(scope, receive, send)
             return
         started = time.perf_counter()
-        status = 500
+        status = 0
 
         async def watch(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
+            if not status:
                 status = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, watch)
+            if _is_text(scope):
+                await self.router(scope, receive, watch)
+            else:
+                await failed(InvalidInput("the address holds bytes that are not UTF-8"))(scope, receive, watch)
+        except HTTPException as error:  # Starlette's word for no such path, no such method
+            await _refused(error)(scope, receive, watch)
+        except Exception:
+            if not status:
+                await failed(ScrubjayError("the server made a mistake; its log has the details"))(scope, receive, watch)
+            raise  # uvicorn logs it
         finally:
             route = getattr(scope.get("route"), "path_format", "none")
-            _REQUESTS.labels(scope["method"], route, status).inc()
-            _SECONDS.labels(route).observe(time.perf_counter() - started)
+            _counted(scope["method"], route, status).inc()
+            _timed(route).observe(time.perf_counter() - started)
+
+
+# prometheus_client looks its labels up under a lock; there are only a few dozen combinations.
+_counted = functools.cache(_REQUESTS.labels)
+_timed = functools.cache(_SECONDS.labels)
+
+
+def _refused(error: HTTPException) -> Response:
+    if error.status_code == 404:
+        return failure(404, NotFound.code, "there is no such path; /docs lists them")
+    code = "method_not_allowed" if error.status_code == 405 else "http_error"
+    return failure(error.status_code, code, str(error.detail), error.headers)
 
 
 def _is_text(scope: Scope) -> bool:
-    """uvicorn and Starlette replace bytes that are not UTF-8, and a replaced name is another name."""
+    """Uvicorn and Starlette replace bytes that are not UTF-8, and a replaced name is another name."""
     for encoded in (scope.get("raw_path") or b"", scope["query_string"]):
         if b"%" in encoded:
             try:
@@ -590,39 +650,19 @@ async def _sweep_forever(store: AioStore) -> None:
         await asyncio.sleep(SWEEP_SECONDS)
 
 
-async def _on_scrubjay_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, ScrubjayError)  # noqa: S101 - registered for this class only
-    return failed(error)
-
-
-async def _on_http_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
-    if error.status_code == 404:
-        return failure(404, NotFound.code, "there is no such path; /docs lists them")
-    code = "method_not_allowed" if error.status_code == 405 else "http_error"
-    return failure(error.status_code, code, str(error.detail), error.headers)
-
-
-async def _on_bug(_request: Request, _error: Exception) -> Response:
-    return failure(500, ScrubjayError.code, "the server made a mistake; its log has the details")
-
-
 def create_app() -> FastAPI:
     """The application; its settings come from SCRUBJAY_* so that worker processes see the same."""
     from scrubjay_dialects import botwire  # noqa: PLC0415 - it uses what is defined above
 
-    app = FastAPI(
+    app = Service(
         title="Scrubjay",
         version=__version__,
         summary="Memory for agents that survives.",
         lifespan=lifespan,
         redirect_slashes=False,
-        exception_handlers={ScrubjayError: _on_scrubjay_error, HTTPException: _on_http_error, Exception: _on_bug},
     )
-    app.add_middleware(Front)
-    app.router.routes[:0] = v1.routes  # the hot ones first: they are matched in order
-    app.include_router(botwire)
-
+    # Matched in order, so the hot ones come first.
+    app.router.routes[:0] = [*v1.routes, *botwire.routes]
     return app
 
 
@@ -645,6 +685,7 @@ def serve(arguments: argparse.Namespace) -> int:
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
@@ -659,7 +700,7 @@ def serve(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="scrubjay-metrics-") as folder:
         if workers > 1:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
-            uvicorn.supervisors.Multiprocess(config, uvicorn.Server(config).run, [listener]).run()
+            Multiprocess(config, sockets=[listener]).run()
         else:
             uvicorn.Server(config).run(sockets=[listener])
     return 0
@@ -671,9 +712,12 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        listener.listen(2048)  # from here on nobody is refused: whoever comes early waits for the start
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ScrubjayError(f"cannot listen on {host} port {port}: {reason}; choose another with --host or --port") from error
+        raise ScrubjayError(
+            f"cannot listen on {host} port {port}: {reason}; choose another with --host or --port"
+        ) from error
     listener.set_inheritable(True)
     return listener
 
@@ -682,16 +726,14 @@ def banner(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     writes, size = resolve("writes_per_day"), resolve("max_bytes")
-    return "\n".join(
-        (
-            f"Scrubjay {__version__} is serving at {url}   (API: {url}/docs)",
-            f"  data     {Path(resolve('path')).expanduser()}",
-            f"  quotas   a namespace has {f'{writes:,} writes a day' if writes else 'unlimited writes'}"
-            f" and {f'{size:,} bytes' if size else 'unlimited storage'}; reads are free",
-            f"  try      SCRUBJAY_URL={url} scrubjay set my-agent greeting hello",
-            "  stop     Ctrl-C",
-        )
-    )
+    allowed = f"{writes:,} writes a day" if writes else "unlimited writes"
+    held = f"{size:,} bytes" if size else "unlimited storage"
+    return f"""Scrubjay {__version__} is serving at {url}
+  data     {Path(resolve("path")).expanduser()}
+  quotas   {allowed} and {held} for each namespace; reads are free
+  try      SCRUBJAY_URL={url} scrubjay set my-agent greeting hello
+  docs     {url}/docs
+  stop     Ctrl-C"""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,9 +1,9 @@
 """Scrubjay: memory for agents that survives.
 
-    from scrubjay import Memory
-    memory = Memory("my-agent")
-    memory.set("user", {"name": "Sarah"})
-    memory.get("user")
+from scrubjay import Memory
+memory = Memory("my-agent")
+memory.set("user", {"name": "Sarah"})
+memory.get("user")
 """
 
 from __future__ import annotations

@@ -84,6 +84,9 @@ class AsyncMemory:
     async def set_quota(self, **limits: int | None) -> Usage:
         return await _on_thread(self._memory.set_quota, **limits)
 
+    async def namespaces(self) -> list[str]:
+        return await _on_thread(self._memory.namespaces)
+
     async def close(self) -> None:
         await _on_thread(self._memory.close)
 

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 from .errors import InvalidInput, NotFound, ScrubjayError, Unavailable, from_wire
@@ -21,6 +21,9 @@ from .store import items, lists, quotas
 from .store.sqlite import SqliteStore
 from .values import decode
 from .version import __version__
+
+if TYPE_CHECKING:
+    import urllib3
 
 
 class Backend(Protocol):
@@ -45,6 +48,9 @@ class Backend(Protocol):
     def namespaces(self) -> list[str]: ...
     def close(self) -> None: ...
 
+    @property
+    def place(self) -> str: ...
+
 
 MISSING: Any = object()
 """No value, which is something else than the value None inside a list."""
@@ -60,8 +66,8 @@ class LocalBackend:
         self.close = weakref.finalize(self, _give_back, self._store)
 
     def get(self, namespace: str, key: str) -> Any:
-        stored = self._store.run(items.read_item(namespace, key))
-        return MISSING if stored is None else decode(stored.text)
+        text = self._store.run(items.read_text(namespace, key))
+        return MISSING if text is None else decode(text)
 
     def item(self, namespace: str, key: str) -> Item | None:
         stored = self._store.run(items.read_item(namespace, key))
@@ -163,9 +169,10 @@ class HttpBackend:
         settings = session.merge_environment_settings(self.place, {}, None, None, None)
         adapter = session.get_adapter(self.place)
         assert isinstance(adapter, requests.adapters.HTTPAdapter)  # noqa: S101 - requests' own default
-        self._pool = adapter.get_connection_with_tls_context(
+        pool = adapter.get_connection_with_tls_context(
             request, settings["verify"], proxies=settings["proxies"], cert=settings["cert"]
         )
+        self._pool = cast("urllib3.HTTPConnectionPool", pool)
 
     def get(self, namespace: str, key: str) -> Any:
         data = self._find("GET", _item(namespace, key))
@@ -223,7 +230,7 @@ class HttpBackend:
         self._pool.close()
 
     def health(self) -> dict[str, Any]:
-        return self._call("GET", "/health") | self._call("GET", "/ready")
+        return {**self._call("GET", "/health"), **self._call("GET", "/ready")}
 
     def _find(self, method: str, path: str, *, headers: Mapping[str, str] | None = None) -> Any:
         """The answer, or None when there is nothing of that name."""
@@ -232,9 +239,7 @@ class HttpBackend:
         except NotFound:
             return None
 
-    def _call(
-        self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None
-    ) -> Any:
+    def _call(self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None) -> Any:
         """One request and its JSON answer; every failure is a ScrubjayError."""
         import urllib3  # noqa: PLC0415 - `import scrubjay` stays light
 

@@ -1,7 +1,260 @@
-"""stub"""
-def main() -> int:
-    import sys
-    import argparse
-    from .settings import add_serve_flags
-    p=argparse.ArgumentParser(); s=p.add_subparsers(dest="c"); add_serve_flags(s.add_parser("serve"))
-    a=p.parse_args(); import scrubjay_server; return scrubjay_server.serve(a)
+"""The `scrubjay` command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import MissingExtra, ScrubjayError
+from .memory import Memory
+from .records import Usage
+from .settings import add_serve_flags, parse_count, parse_size, resolve
+from .version import __version__
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except ScrubjayError as error:
+        print(f"scrubjay: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `scrubjay keys … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def get(arguments: argparse.Namespace) -> int:
+    with _memory(arguments) as memory:
+        item = memory.item(arguments.key)
+    if item is None:
+        print(f"scrubjay: there is no {arguments.key!r} in {arguments.namespace!r}", file=sys.stderr)
+        return 1
+    _show(item.value)
+    return 0
+
+
+def set_(arguments: argparse.Namespace) -> int:
+    with _memory(arguments) as memory:
+        memory.set(arguments.key, _value(arguments.value, arguments), ttl=arguments.ttl)
+    return 0
+
+
+def keys(arguments: argparse.Namespace) -> int:
+    with _memory(arguments) as memory:
+        for key in memory.keys(arguments.prefix):
+            print(key if key.isprintable() else json.dumps(key))
+    return 0
+
+
+def rm(arguments: argparse.Namespace) -> int:
+    with _memory(arguments) as memory:
+        found = memory.delete(arguments.key)
+    if not found:
+        print(f"scrubjay: there is no {arguments.key!r} in {arguments.namespace!r}", file=sys.stderr)
+    return 0 if found else 1
+
+
+def append(arguments: argparse.Namespace) -> int:
+    with _memory(arguments) as memory:
+        print(memory.append(arguments.key, *(_value(text, arguments) for text in arguments.value)))
+    return 0
+
+
+def tail(arguments: argparse.Namespace) -> int:
+    with _memory(arguments) as memory:
+        for item in memory.tail(arguments.key, arguments.n):
+            print(json.dumps(item, ensure_ascii=False))
+    return 0
+
+
+def namespaces(arguments: argparse.Namespace) -> int:
+    # Any handle will do: the list belongs to the store, not to one namespace.
+    with Memory("-", url=arguments.url, path=arguments.path) as memory:
+        print("\n".join(memory.namespaces()))
+    return 0
+
+
+def usage(arguments: argparse.Namespace) -> int:
+    with _memory(arguments) as memory:
+        print(_usage(memory.usage()))
+    return 0
+
+
+def quota(arguments: argparse.Namespace) -> int:
+    changes = {
+        name: None if value == "default" else value
+        for name in ("writes_per_day", "max_bytes")
+        if (value := getattr(arguments, name)) is not None
+    }
+    with _memory(arguments) as memory:
+        print(_usage(memory.set_quota(**changes) if changes else memory.usage()))
+    return 0
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    try:
+        import scrubjay_server  # noqa: PLC0415 - only this command needs it
+    except ImportError as error:
+        raise MissingExtra(f'the server is not installed ({error}); run: pip install "scrubjay[server]"') from error
+    return int(scrubjay_server.serve(arguments))
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    faults = _examine_file(Path(resolve("path", arguments.path)).expanduser())
+    url = None if arguments.path else resolve("url", arguments.url)
+    if url:
+        faults += _examine_server(url)
+    print(f"{faults} fault{'s' if faults > 1 else ''} found" if faults else "all is well")
+    return 1 if faults else 0
+
+
+def _examine_file(path: Path) -> int:
+    from .store import audit  # noqa: PLC0415 - nobody else needs it
+    from .store.sqlite import SqliteStore  # noqa: PLC0415
+
+    print(f"file     {path}")
+    if not path.exists():
+        print("         not there yet; the first write makes it")
+        return 0
+    try:
+        store = SqliteStore(path)
+    except ScrubjayError as error:
+        print(f"FAULT    {error}")
+        return 1
+    try:
+        faults = store.find_faults()
+        if not faults:
+            count, held, size = store.run(audit.count_all())
+            print(f"         {count} namespaces, {held} keys, {size:,} bytes of values; {_disk(path)}")
+            print("ok       integrity, counters, lists")
+    finally:
+        store.close()
+    for fault in faults:
+        print(f"FAULT    {fault}")
+    return len(faults)
+
+
+def _disk(path: Path) -> str:
+    taken = sum(part.stat().st_size for part in path.parent.glob(f"{path.name}*"))
+    return f"{taken:,} bytes on disk, {shutil.disk_usage(path.parent).free:,} free"
+
+
+def _examine_server(url: str) -> int:
+    from .backends import HttpBackend  # noqa: PLC0415 - only if there is a server
+
+    print(f"server   {url}")
+    try:
+        print(f"ok       answers, version {HttpBackend(url, resolve('timeout')).health()['version']}")
+    except ScrubjayError as error:
+        print(f"FAULT    {error}")
+        return 1
+    return 0
+
+
+def _memory(arguments: argparse.Namespace) -> Memory:
+    return Memory(arguments.namespace, url=arguments.url, path=arguments.path)
+
+
+def _value(text: str, arguments: argparse.Namespace) -> Any:
+    """JSON if it is JSON, else the text itself; --text takes it as it is."""
+    if text == "-":
+        text = sys.stdin.read()
+    if arguments.text:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _show(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def _usage(used: Usage) -> str:
+    writes = f"of {used.writes_per_day:,}" if used.writes_per_day else "(no limit)"
+    size = f"of {used.max_bytes:,}" if used.max_bytes else "(no limit)"
+    return (
+        f"writes today  {used.writes_today:,} {writes}, from 0 again at {used.resets_at:%Y-%m-%d %H:%M} UTC\n"
+        f"bytes         {used.bytes:,} {size}\n"
+        f"keys          {used.keys:,}"
+    )
+
+
+def _limit(parse: Callable[[str], int]) -> Callable[[str], int | str]:
+    def limit(text: str) -> int | str:
+        try:
+            return text if text == "default" else parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return limit
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scrubjay",
+        description="Memory for agents that survives.",
+        epilog="Works on the file of this user, or on the server at SCRUBJAY_URL.",
+    )
+    parser.add_argument("--version", action="version", version=f"scrubjay {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    where = argparse.ArgumentParser(add_help=False)
+    where.add_argument("--url", help="the server to ask (SCRUBJAY_URL)")
+    where.add_argument("--path", help="the database file (SCRUBJAY_PATH)")
+
+    def command(name: str, run: Command, help: str, *words: str) -> argparse.ArgumentParser:  # noqa: A002
+        made = commands.add_parser(name, help=help, description=help, parents=[where] if name != "serve" else [])
+        made.set_defaults(run=run)
+        for word in words:
+            made.add_argument(word, metavar=word.upper())
+        return made
+
+    add_serve_flags(command("serve", serve, "serve the database over HTTP"))
+    command("get", get, "print a value as JSON", "namespace", "key")
+    setter = command(
+        "set",
+        set_,
+        "store a value: JSON, or else plain text; - reads it from stdin",
+        "namespace",
+        "key",
+        "value",
+    )
+    setter.add_argument("--ttl", type=_seconds, help="seconds until it expires")
+    setter.add_argument("--text", action="store_true", help="store the text as it is, even if it is JSON")
+    command("keys", keys, "list keys", "namespace").add_argument("prefix", nargs="?", default="", metavar="PREFIX")
+    command("rm", rm, "delete a key", "namespace", "key")
+    adder = command("append", append, "add to the end of a list and print its length", "namespace", "key")
+    adder.add_argument("value", nargs="+", metavar="VALUE")
+    adder.add_argument("--text", action="store_true", help="append the text as it is, even if it is JSON")
+    tailer = command("tail", tail, "print the last items of a list, one a line", "namespace", "key")
+    tailer.add_argument("-n", type=int, default=10, help="how many (default 10)")
+    command("namespaces", namespaces, "list namespaces")
+    command("usage", usage, "print what a namespace holds and has used", "namespace")
+    limiter = command("quota", quota, "print or change the limits of a namespace", "namespace")
+    for flag, parse in (("--writes-per-day", parse_count), ("--max-bytes", parse_size)):
+        limiter.add_argument(flag, type=_limit(parse), metavar="N", help="0 = no limit; default = the server's")
+    command("doctor", doctor, "check the file, and the server if there is one")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from .backends import MISSING, Backend, HttpBackend, LocalBackend
 from .errors import InvalidInput, ValueTooLarge
-from .names import MAX_PAGE, MAX_WRITE_BYTES, check_count, check_key, check_namespace, check_ttl
+from .names import MAX_PAGE, MAX_WRITE_BYTES, check_count, check_key, check_namespace, check_ttl, shown
 from .records import Item, Usage
 from .settings import resolve
 from .values import byte_size, encode
@@ -111,7 +111,7 @@ class Memory:
         """Add to a number atomically, from 0 if there is none; the new number."""
         check_key(key)
         if type(by) not in (int, float):
-            raise InvalidInput(f"by is a number, not {by!r}")
+            raise InvalidInput(f"by is a number, not {shown(by)}")
         encode(by, "by")
         return self._backend.incr(self.namespace, key, by)
 
@@ -126,7 +126,7 @@ class Memory:
     def update(self, mapping: Mapping[str, Any]) -> None:
         """Store several values, all of them or none; None deletes."""
         texts = {
-            check_key(key): None if value is None else encode(value, f"value[{key!r}]")
+            check_key(key): None if value is None else encode(value, f"value[{shown(key)}]")
             for key, value in mapping.items()
         }
         _check_total([*texts, *filter(None, texts.values())])
@@ -145,6 +145,10 @@ class Memory:
             if limit is not None:
                 check_count(name, limit)
         return self._backend.set_quota(self.namespace, limits)
+
+    def namespaces(self) -> list[str]:
+        """Every namespace in the same store, whether it still holds something or not."""
+        return self._backend.namespaces()
 
     def close(self) -> None:
         """Let go of the file or the connections; nothing is lost by not calling it."""

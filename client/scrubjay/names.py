@@ -26,7 +26,7 @@ def check_namespace(namespace: Any) -> str:
         raise InvalidInput(f"a namespace is text, not {type(namespace).__name__}")
     if not _NAMESPACE.fullmatch(namespace):
         raise InvalidInput(
-            f"the namespace {_shown(namespace)} is not allowed: use 1 to {MAX_NAMESPACE_CHARS} characters,"
+            f"the namespace {shown(namespace)} is not allowed: use 1 to {MAX_NAMESPACE_CHARS} characters,"
             " without '/' and control characters"
         )
     return namespace
@@ -38,11 +38,11 @@ def check_key(key: Any) -> str:
     try:
         size = len(key) if key.isascii() else len(key.encode())
     except UnicodeEncodeError:
-        raise InvalidInput(f"the key {_shown(key)} holds a lone surrogate, which is no text") from None
+        raise InvalidInput(f"the key {shown(key)} holds a lone surrogate, which is no text") from None
     if not size:
         raise InvalidInput("a key has at least one character")
     if size > MAX_KEY_BYTES:
-        raise InvalidInput(f"the key {_shown(key)} has {size} bytes; at most {MAX_KEY_BYTES} are allowed")
+        raise InvalidInput(f"the key {shown(key)} has {size} bytes; at most {MAX_KEY_BYTES} are allowed")
     return key
 
 
@@ -50,21 +50,25 @@ def check_ttl(ttl: Any) -> float | None:
     if ttl is None:
         return None
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not math.isfinite(ttl):
-        raise InvalidInput(f"ttl is a number of seconds, not {ttl!r}")
+        raise InvalidInput(f"ttl is a number of seconds, not {shown(ttl)}")
     if not 0 < ttl <= MAX_TTL:
-        raise InvalidInput(f"ttl is more than 0 and at most {MAX_TTL} seconds, not {ttl!r}; leave it out for ever")
+        raise InvalidInput(f"ttl is more than 0 and at most {MAX_TTL} seconds, not {shown(ttl)}; leave it out for ever")
     return ttl
 
 
 def check_count(name: str, value: Any, *, least: int = 0, most: int = 2**53) -> int:
     """A whole number within bounds: versions, limits, quotas."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(f"{name} is a whole number, not {value!r}")
+        raise InvalidInput(f"{name} is a whole number, not {shown(value)}")
     if not least <= value <= most:
-        raise InvalidInput(f"{name} is between {least} and {most}, not {value}")
+        raise InvalidInput(f"{name} is between {least} and {most}, not {shown(value)}")
     return value
 
 
-def _shown(text: str) -> str:
-    """The name as an error message may show it: escaped, and not longer than a line."""
-    return ascii(text if len(text) <= 60 else text[:57] + "...")
+def shown(value: Any) -> str:
+    """What was given, as an error message may show it: escaped, not longer than a line, and never failing itself."""
+    try:
+        text = ascii(value[:60] if isinstance(value, str) else value)
+    except Exception:  # noqa: BLE001 - a foreign __repr__, or an integer with too many digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -75,8 +75,20 @@ SETTINGS = {
         Setting("host", "127.0.0.1", str, "the address to listen on", serve=True),
         Setting("port", 8787, parse_count, "the port to listen on; 0 takes a free one", serve=True),
         Setting("workers", 1, parse_count, "server processes", serve=True),
-        Setting("writes_per_day", 1000, parse_count, "writes a namespace may do a day (UTC); 0 = no limit", serve=True),
-        Setting("max_bytes", 50_000_000, parse_size, "what a namespace may hold, such as 50MB; 0 = no limit", serve=True),
+        Setting(
+            "writes_per_day",
+            1000,
+            parse_count,
+            "writes a namespace may do a day (UTC); 0 = no limit",
+            serve=True,
+        ),
+        Setting(
+            "max_bytes",
+            50_000_000,
+            parse_size,
+            "what a namespace may hold, such as 50MB; 0 = no limit",
+            serve=True,
+        ),
     )
 }
 

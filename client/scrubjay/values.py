@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from .errors import InvalidInput, ValueTooLarge
-from .names import MAX_WRITE_BYTES
+from .names import MAX_WRITE_BYTES, shown
 
 MAX_DEPTH = 200
 """Levels of nesting; Python's own JSON decoder gives up before a thousand."""
@@ -39,9 +39,7 @@ def byte_size(text: str, value: Any = None, place: str = "value") -> int:
     try:
         return len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidInput(
-            _surrogate(value, place) or f"{place} holds a lone surrogate, which is no text"
-        ) from None
+        raise InvalidInput(_surrogate(value, place) or f"{place} holds a lone surrogate, which is no text") from None
 
 
 _decoder = json.JSONDecoder()
@@ -79,10 +77,7 @@ def _fits(value: Any, depth: int) -> bool:
         return False
     depth -= 1
     if kind is dict:
-        for key, part in value.items():
-            if type(key) is not str or not _fits(part, depth):
-                return False
-        return True
+        return all(type(key) is str and _fits(part, depth) for key, part in value.items())
     if kind is list or kind is tuple:
         return all(_fits(part, depth) for part in value)
     return False
@@ -103,8 +98,8 @@ def _complaint(value: Any, place: str, depth: int) -> str | None:
         return f"{place[:80]}… nests deeper than {MAX_DEPTH} levels, or contains itself"
     for name, part in value.items() if kind is dict else enumerate(value):
         if kind is dict and type(name) is not str:
-            return f"{place} has the key {name!r}, a {type(name).__name__}; JSON keys are strings"
-        found = _complaint(part, f"{place}[{name!r}]", depth - 1)
+            return f"{place} has the key {shown(name)}, a {type(name).__name__}; JSON keys are strings"
+        found = _complaint(part, f"{place}[{shown(name)}]", depth - 1)
         if found:
             return found
     return None
@@ -119,7 +114,7 @@ def _surrogate(value: Any, place: str) -> str | None:
     if not isinstance(value, dict | list | tuple):
         return None
     for name, part in value.items() if isinstance(value, dict) else enumerate(value):
-        inside = f"{place}[{ascii(name)}]"
+        inside = f"{place}[{name!a}]"
         found = _surrogate(name, f"the key of {inside}") or _surrogate(part, inside)
         if found:
             return found

@@ -1,7 +1,9 @@
 """The driver under the server: SQLite without ever making the event loop wait.
 
-Writes go to one thread that runs whatever has gathered meanwhile in one transaction: one hop, one fsync.
-Point reads run right on the loop: at some ten microseconds they cost less than the hop to a thread.
+Point reads and the statements of a write run right on the loop: at some ten microseconds each they
+cost less than the hop to a thread, and far less than two threads quarrelling over the interpreter.
+What waits goes to a thread: the COMMIT with its fsync, another process's lock. Whatever writes
+arrive meanwhile form the next transaction, so that many share one fsync.
 Reads that may touch many rows go to aiosqlite.
 """
 
@@ -9,16 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
 import sqlite3
-import threading
-from typing import Any, TypeVar
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self, TypeVar
 
 import aiosqlite
 
-from ..errors import Unavailable
-from .operation import READ, WRITE, Context, Long, Operation, Rows, Statement
-from .sqlite import BUSY_SECONDS, MAX_BATCH, Job, SqliteStore
+from scrubjay.errors import Unavailable
+
+from .operation import LONG_WRITE, READ, WRITE, Context, Long, Operation, Rows, Statement
+from .sqlite import BUSY_SECONDS, MAX_BATCH, Job, SqliteStore, roll_back
 
 T = TypeVar("T")
 
@@ -33,14 +36,15 @@ class AioStore:
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
-        self._queue: queue.SimpleQueue[Ticket | None] = queue.SimpleQueue()
+        self._thread = ThreadPoolExecutor(1, "scrubjay-writer")
         self._readers: asyncio.Queue[aiosqlite.Connection] = asyncio.Queue()
-        self._writer: threading.Thread | None = None
+        self._waiting: list[Ticket] = []
+        self._draining: asyncio.Task[None] | None = None
+        self._closing = False
 
-    async def __aenter__(self) -> AioStore:
+    async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._writer = threading.Thread(target=self._write_forever, name="scrubjay-writer", daemon=True)
-        self._writer.start()
+        self._writer = self._store.connect(patience=0)
         for _ in range(LONG_READERS):
             reader = await aiosqlite.connect(self._store.path, timeout=BUSY_SECONDS, isolation_level=None)
             for pragma in self._store.pragmas():
@@ -48,18 +52,20 @@ class AioStore:
             self._readers.put_nowait(reader)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         """Finish and commit what is in flight, then close."""
-        writer, self._writer = self._writer, None  # no write is taken from here on
-        if writer is not None:
-            self._queue.put(None)
-            await asyncio.to_thread(writer.join)
+        self._closing = True
+        while self._draining is not None:
+            await self._draining
+        self._thread.shutdown()
+        self._writer.close()
         for _ in range(LONG_READERS):
-            await (await self._readers.get()).close()
+            reader = await self._readers.get()
+            await reader.close()
         self._store.close()
 
     async def run(self, operation: Operation[T]) -> T:
-        if operation.mode is WRITE:
+        if operation.mode is WRITE or operation.mode is LONG_WRITE:
             return await self._write(operation)
         try:
             if operation.mode is READ:
@@ -90,7 +96,7 @@ class AioStore:
     def _fetch_here(self, statement: Statement) -> Rows:
         connection = self._store.take()
         try:
-            return connection.execute(*statement).fetchall()  # type: ignore[arg-type]
+            return connection.execute(*statement).fetchall()
         finally:
             self._store.put_back(connection)
 
@@ -112,27 +118,48 @@ class AioStore:
             self._readers.put_nowait(reader)
 
     async def _write(self, operation: Operation[T]) -> T:
-        if self._writer is None:
+        if self._closing:
             raise Unavailable("the server is shutting down; try again in a moment")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put((Job(operation), future))
+        self._waiting.append((Job(operation), future))
+        if self._draining is None:
+            self._draining = self._loop.create_task(self._drain())
         return await future
 
-    def _write_forever(self) -> None:
-        """The writer thread: takes what has gathered, commits it, reports, until it is told to stop."""
-        stopping = False
-        while not stopping:
-            tickets = [self._queue.get()]
-            while len(tickets) < MAX_BATCH and tickets[-1] is not None:
-                try:
-                    tickets.append(self._queue.get_nowait())
-                except queue.Empty:
-                    break
-            batch = [ticket for ticket in tickets if ticket is not None]
-            stopping = len(batch) < len(tickets)
-            if batch:
-                self._store.commit([job for job, _ in batch])
-                self._loop.call_soon_threadsafe(_report, batch)
+    async def _drain(self) -> None:
+        """Commit what is waiting, batch after batch."""
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+                await self._commit([job for job, _ in batch])
+                _report(batch)
+        finally:
+            self._draining = None
+
+    async def _commit(self, jobs: list[Job[Any]]) -> None:
+        """Try it here, and only the COMMIT on the thread; whatever comes in the way takes the patient path."""
+        if not any(job.operation.mode is LONG_WRITE for job in jobs) and self._attempt_here(jobs):
+            try:
+                await self._on_thread(self._writer.execute, "COMMIT")
+            except sqlite3.Error:
+                roll_back(self._writer)
+            else:
+                return
+        await self._on_thread(self._store.commit, jobs)
+
+    def _attempt_here(self, jobs: list[Job[Any]]) -> bool:
+        """Run the batch on the loop up to its COMMIT; False, and nothing done, if that cannot be done at once."""
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            if self._store.attempt(self._writer, jobs):
+                return True
+        except Exception:  # noqa: BLE001, S110 - the patient path meets it again and says whose it is
+            pass
+        roll_back(self._writer)
+        return False
+
+    async def _on_thread(self, call: Callable[..., Any], *args: Any) -> None:
+        await self._loop.run_in_executor(self._thread, call, *args)
 
 
 def _report(batch: list[Ticket]) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import Conflict
-from ..values import byte_size, decode, encode
-from .items import Found, is_over, open_item
+from scrubjay.errors import Conflict
+from scrubjay.values import byte_size, decode, encode
+
+from .items import is_over, open_item
 from .operation import READ, WRITE, Context, Long, Many, Steps, operation
 from .quotas import Account
 
@@ -21,14 +22,12 @@ WHERE i.namespace = ? AND i.key = ? ORDER BY l.position DESC LIMIT ?"""
 
 
 @operation(WRITE)
-def append_items(
-    context: Context, namespace: str, key: str, texts: Sequence[str]
-) -> Steps[tuple[int, Account]]:
+def append_items(context: Context, namespace: str, key: str, texts: Sequence[str]) -> Steps[tuple[int, Account]]:
     """Add to the end of a list, which starts empty, and return its length; an expiry stays."""
     account, found = yield from open_item(context, namespace, key)
     length = 0
     if found:
-        length = (yield from _as_rows(account, key, found)) if found.length is None else found.length
+        length = (yield from _as_rows(account, key)) if found.length is None else found.length
     if not texts:
         yield from account.save()
         return length, account
@@ -66,7 +65,7 @@ def read_tail(context: Context, namespace: str, key: str, count: int) -> Steps[l
     return [row[0] for row in reversed(rows) if row[0] is not None][:count]
 
 
-def _as_rows(account: Account, key: str, found: Found) -> Steps[int]:
+def _as_rows(account: Account, key: str) -> Steps[int]:
     """A list that was set as one value, spread over rows; its bytes stay what they were."""
     namespace = account.namespace
     ((text,),) = yield "SELECT value FROM items WHERE namespace = ? AND key = ?", (namespace, key)

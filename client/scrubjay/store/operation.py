@@ -15,6 +15,8 @@ SNAPSHOT = "snapshot"
 """Several statements that must see the same state."""
 WRITE = "write"
 """One transaction that holds the write lock; all of it happens, or nothing."""
+LONG_WRITE = "long write"
+"""A write that may touch many rows, which a server must not do on its event loop."""
 
 
 class Many(NamedTuple):
@@ -43,6 +45,9 @@ class Quota(NamedTuple):
     max_bytes: int = 0
 
 
+NO_QUOTA = Quota()
+
+
 class Context(NamedTuple):
     """What an operation may know of the world."""
 
@@ -55,18 +60,15 @@ class Context(NamedTuple):
 class Operation(Generic[T]):
     """A call that a driver can start, and start again when the database was busy."""
 
-    __slots__ = ("_args", "_kwargs", "_steps", "mode")
+    __slots__ = ("_args", "_steps", "mode")
 
-    def __init__(
-        self, mode: str, steps: Callable[..., Steps[T]], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, mode: str, steps: Callable[..., Steps[T]], args: tuple[Any, ...]) -> None:
         self.mode = mode
         self._steps = steps
         self._args = args
-        self._kwargs = kwargs
 
     def start(self, context: Context) -> Steps[T]:
-        return self._steps(context, *self._args, **self._kwargs)
+        return self._steps(context, *self._args)
 
 
 def operation(
@@ -76,8 +78,8 @@ def operation(
 
     def decorate(steps: Callable[..., Steps[T]]) -> Callable[..., Operation[T]]:
         @wraps(steps)
-        def make(*args: Any, **kwargs: Any) -> Operation[T]:
-            return Operation(mode, steps, args, kwargs)
+        def make(*args: Any) -> Operation[T]:
+            return Operation(mode, steps, args)
 
         return make
 

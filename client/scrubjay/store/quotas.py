@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import QuotaExceeded
-from ..records import Usage, to_time
-from .operation import READ, WRITE, Context, Quota, Steps, operation
+from scrubjay.errors import QuotaExceeded
+from scrubjay.records import Usage, to_time
+
+from .operation import LONG_WRITE, READ, WRITE, Context, Quota, Steps, operation
 
 DAY = 86_400_000
 """Milliseconds."""
@@ -28,7 +29,17 @@ _EXPIRED = "SELECT count(*), coalesce(sum(bytes), 0) FROM items WHERE namespace 
 class Account:
     """A namespace's row while an operation works on it."""
 
-    __slots__ = ("_changed", "_context", "bytes", "day", "keys", "namespace", "own", "version_floor", "writes")
+    __slots__ = (
+        "_changed",
+        "_context",
+        "bytes",
+        "day",
+        "keys",
+        "namespace",
+        "own",
+        "version_floor",
+        "writes",
+    )
 
     def __init__(self, context: Context, namespace: str, row: Sequence[Any]) -> None:
         self._context = context
@@ -167,7 +178,7 @@ def drop(account: Account, key: str, version: int, size: int, length: int | None
     account.release(keys=1, size=size, version=version)
 
 
-@operation(WRITE)
+@operation(LONG_WRITE)
 def sweep(context: Context) -> Steps[bool]:
     """Remove some expired items; True when there may be more."""
     rows = yield (

@@ -17,10 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ..errors import InvalidInput, ScrubjayError, Unavailable
-from ..forks import renew_after_fork
-from . import quotas
-from .operation import READ, WRITE, Context, Many, Operation, Quota, Rows, Statement
+from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
+from scrubjay.forks import renew_after_fork
+
+from . import audit, quotas
+from .operation import LONG_WRITE, NO_QUOTA, READ, WRITE, Context, Many, Operation, Quota, Rows, Statement
 from .schema import APPLICATION_ID, MIGRATIONS, VERSION
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class SqliteStore:
         path: str | os.PathLike[str],
         *,
         durability: str = "full",
-        quota: Quota = Quota(),
+        quota: Quota = NO_QUOTA,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if durability not in SYNCHRONOUS:
@@ -84,7 +85,7 @@ class SqliteStore:
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation in a transaction of its kind and return what it returns."""
-        if operation.mode is WRITE:
+        if operation.mode is WRITE or operation.mode is LONG_WRITE:
             return self._write(operation)
         try:
             connection = self._idle.pop()  # take(), written out: this is the path of every get
@@ -109,9 +110,11 @@ class SqliteStore:
             connection = self.take()
             try:
                 connection.execute("BEGIN IMMEDIATE")
-                all_done = self._attempt(connection, jobs)
+                all_done = self.attempt(connection, jobs)
+                if all_done:
+                    connection.execute("COMMIT")
             finally:
-                _roll_back(connection)
+                roll_back(connection)
                 self.put_back(connection)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome of these jobs
             # A lock that was waited for in vain would be waited for once more by each.
@@ -119,7 +122,9 @@ class SqliteStore:
                 _finish(jobs, self.explained(error) if isinstance(error, sqlite3.Error) else error)
                 return
             all_done = False
-        if not all_done:  # one of them spoilt the transaction: each gets its own
+        if all_done:
+            _finish(jobs)
+        else:  # one of them spoilt the transaction: each gets its own
             for job in jobs:
                 self.commit([job])
 
@@ -152,13 +157,12 @@ class SqliteStore:
         else:
             self._idle.append(connection)
 
-    def connect(self) -> sqlite3.Connection:
+    def connect(self, *, patience: float = BUSY_SECONDS) -> sqlite3.Connection:
+        """A new connection that waits so many seconds for other processes."""
         if self._closed:
             raise Unavailable(f"the store {self.path} is closed; open it again")
         try:
-            connection = sqlite3.connect(
-                self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
+            connection = sqlite3.connect(self.path, timeout=patience, isolation_level=None, check_same_thread=False)
             for pragma in self.pragmas():
                 connection.execute(pragma)
         except sqlite3.Error as error:
@@ -212,28 +216,37 @@ class SqliteStore:
             self._jobs.extendleft(job for job in reversed(jobs) if not job.done)
             raise
 
+    def find_faults(self) -> list[str]:
+        """What is wrong with the file: its pages first, then what the counters say."""
+        connection = self.take()
+        try:
+            pages = [row[0] for row in connection.execute("PRAGMA integrity_check").fetchall()]
+        except sqlite3.Error as error:
+            return [str(self.explained(error))]
+        finally:
+            self.put_back(connection)
+        return self.run(audit.find_faults()) if pages == ["ok"] else pages
+
     def sweep(self) -> None:
         """Remove what has expired."""
         self._swept_at = self._clock()
         while self.run(quotas.sweep()):
             pass
 
-    def _attempt(self, connection: sqlite3.Connection, jobs: list[Job[Any]]) -> bool:
-        """The jobs in the open transaction; False when one was refused after it had written something."""
+    def attempt(self, connection: sqlite3.Connection, jobs: list[Job[Any]]) -> bool:
+        """Run jobs in the open transaction; False when one spoilt it by being refused halfway."""
         context = self.context()
         for job in jobs:
-            changes = connection.total_changes
+            job.error, changes = None, connection.total_changes
             try:
                 job.result = steps_through(connection, job.operation, context)
             except ScrubjayError as error:
-                if connection.total_changes != changes and len(jobs) > 1:
-                    return False
+                if connection.total_changes != changes:
+                    if len(jobs) > 1:
+                        return False
+                    connection.execute("ROLLBACK")
+                    connection.execute("BEGIN")
                 job.error = error
-                if len(jobs) == 1:
-                    _finish(jobs)
-                    return True
-        connection.execute("COMMIT")
-        _finish(jobs)
         return True
 
     def _prepare(self) -> None:
@@ -252,7 +265,7 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise self.explained(error) from error
         finally:
-            _roll_back(connection)
+            roll_back(connection)
             self.put_back(connection)
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
@@ -293,7 +306,7 @@ def steps_through(connection: sqlite3.Connection, operation: Operation[T], conte
                 connection.executemany(*statement)
                 rows: Rows = []
             else:
-                rows = execute(*statement).fetchall()  # type: ignore[arg-type]
+                rows = execute(*statement).fetchall()
             statement = steps.send(rows)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
@@ -309,7 +322,7 @@ def _is_busy(error: Exception) -> bool:
     return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in _BUSY
 
 
-def _roll_back(connection: sqlite3.Connection) -> None:
+def roll_back(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 

@@ -1,0 +1,60 @@
+"""What the counters and lists say, against what is really there. Every row found is a fault."""
+
+from __future__ import annotations
+
+from .operation import SNAPSHOT, Context, Long, Steps, operation
+
+# One name for the size of an item's JSON text in either form, as items.bytes counts it.
+_CHECKS = (
+    (
+        "the namespace {0!r} counts {1} keys and {2} bytes, but holds {3} keys and {4} bytes",
+        """SELECT n.namespace, n.keys, n.bytes, count(i.key) AS held, coalesce(sum(i.bytes), 0) AS size
+        FROM namespaces n LEFT JOIN items i ON i.namespace = n.namespace
+        GROUP BY n.namespace, n.keys, n.bytes
+        HAVING n.keys <> count(i.key) OR n.bytes <> coalesce(sum(i.bytes), 0)""",
+    ),
+    (
+        "the item {1!r} belongs to the namespace {0!r}, which is not counted anywhere",
+        """SELECT i.namespace, i.key FROM items i LEFT JOIN namespaces n ON n.namespace = i.namespace
+        WHERE n.namespace IS NULL""",
+    ),
+    (
+        "the list {1!r} in {0!r} says {2} items and {4} bytes, but has {3} items and {5} bytes",
+        """SELECT i.namespace, i.key, i.length, count(l.position), i.bytes,
+        length(CAST(i.key AS BLOB)) + 2 + coalesce(sum(length(CAST(l.value AS BLOB)) + 1) - 1, 0)
+        FROM items i LEFT JOIN list_items l ON l.namespace = i.namespace AND l.key = i.key
+        WHERE i.length IS NOT NULL GROUP BY i.namespace, i.key, i.length, i.bytes
+        HAVING i.length <> count(l.position) OR i.bytes <>
+        length(CAST(i.key AS BLOB)) + 2 + coalesce(sum(length(CAST(l.value AS BLOB)) + 1) - 1, 0)""",
+    ),
+    (
+        "the item {1!r} in {0!r} says {2} bytes, but has {3}",
+        """SELECT namespace, key, bytes, length(CAST(key AS BLOB)) + length(CAST(value AS BLOB)) FROM items
+        WHERE value IS NOT NULL AND bytes <> length(CAST(key AS BLOB)) + length(CAST(value AS BLOB))""",
+    ),
+    (
+        "{2} list items under {1!r} in {0!r} belong to no list",
+        """SELECT l.namespace, l.key, count(*) FROM list_items l
+        LEFT JOIN items i ON i.namespace = l.namespace AND i.key = l.key AND i.length IS NOT NULL
+        WHERE i.key IS NULL GROUP BY l.namespace, l.key""",
+    ),
+)
+
+
+@operation(SNAPSHOT)
+def find_faults(_context: Context) -> Steps[list[str]]:
+    """A sentence for each thing that is not as it should be."""
+    faults: list[str] = []
+    for sentence, query in _CHECKS:
+        rows = yield Long(query, ())
+        faults += [sentence.format(*row) for row in rows]
+    return faults
+
+
+@operation(SNAPSHOT)
+def count_all(_context: Context) -> Steps[tuple[int, int, int]]:
+    """How many namespaces, items and bytes there are."""
+    ((namespaces, keys, size),) = yield Long(
+        "SELECT count(*), coalesce(sum(keys), 0), coalesce(sum(bytes), 0) FROM namespaces", ()
+    )
+    return namespaces, keys, size

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from harness import DRIVERS, Server, fresh_name, serving
+from scrubjay import Memory
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch, tmp_path):
+    """No test reads or writes what belongs to the developer."""
+    for name in ("URL", "PATH", "DURABILITY", "TIMEOUT", "WRITES_PER_DAY", "MAX_BYTES"):
+        monkeypatch.delenv(f"SCRUBJAY_{name}", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory) -> Server:
+    """One server for all tests that do not need their own; it has no quotas."""
+    path = tmp_path_factory.mktemp("server") / "scrubjay.db"
+    with serving(path, "--writes-per-day", "0", "--max-bytes", "0", "--durability", "fast") as server:
+        yield server
+
+
+@pytest.fixture(params=["embedded", "server"])
+def open_memory(request, tmp_path):
+    """A maker of Memory handles that all look at the same data, on either end."""
+    if request.param == "server":
+        where = {"url": request.getfixturevalue("server").url}
+    else:
+        where = {"path": str(tmp_path / "scrubjay.db"), "durability": "fast"}
+    opened = []
+
+    def open_(namespace: str | None = None, **options) -> Memory:
+        opened.append(Memory(namespace or fresh_name(), **where, **options))
+        return opened[-1]
+
+    open_.where = where
+    yield open_
+    for memory in opened:
+        memory.close()
+
+
+@pytest.fixture
+def memory(open_memory) -> Memory:
+    return open_memory()
+
+
+@pytest.fixture(params=DRIVERS)
+def open_driver(request, tmp_path):
+    """A maker of stores under either driver, all on one file."""
+    opened = []
+
+    def open_(**options):
+        opened.append(DRIVERS[request.param](tmp_path / "scrubjay.db", **{"durability": "fast", **options}))
+        return opened[-1]
+
+    open_.kind = request.param
+    yield open_
+    for driver in opened:
+        driver.close()
+
+
+@pytest.fixture
+def driver(open_driver):
+    return open_driver()
