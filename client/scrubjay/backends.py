@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from .errors import InvalidInput, NotFound, ScrubjayError, Unavailable, from_wire
 from .forks import renew_after_fork
-from .names import MAX_PAGE
+from .names import MAX_PAGE, check_seconds, shown
 from .records import Item, Usage
 from .store import items, lists, quotas
 from .store.sqlite import SqliteStore
@@ -60,10 +60,10 @@ class LocalBackend:
     """The store in this process."""
 
     def __init__(self, path: str, durability: str) -> None:
-        self._store = _borrow(path, durability)
+        self._store = _stores.borrow(path, durability)
         self.place = str(self._store.path)
         # Nobody who writes three lines calls close(): garbage collection and exit do it too.
-        self.close = weakref.finalize(self, _give_back, self._store)
+        self.close = weakref.finalize(self, _stores.give_back, self._store)
 
     def get(self, namespace: str, key: str) -> Any:
         text = self._store.run(items.read_text(namespace, key))
@@ -114,29 +114,37 @@ class LocalBackend:
         return self._store.run(quotas.list_namespaces())
 
 
-# One store for all handles on a file: a web handler that makes a Memory per request
-# shares the warm connections, and threads share their commits.
-_stores: dict[tuple[Path, str], SqliteStore] = {}
-_borrowers: dict[tuple[Path, str], int] = {}
-_stores_lock = threading.Lock()
+class _Stores:
+    """One store for all handles on a file: a web handler that makes a Memory per request
+    shares the warm connections, and threads share their commits.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[Path, str], tuple[SqliteStore, int]] = {}
+        self._lock = threading.Lock()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+
+    def borrow(self, path: str, durability: str) -> SqliteStore:
+        at = (Path(path).expanduser().resolve(), durability)
+        with self._lock:
+            store, borrowers = self._open.get(at) or (SqliteStore(at[0], durability=durability), 0)
+            self._open[at] = (store, borrowers + 1)
+            return store
+
+    def give_back(self, store: SqliteStore) -> None:
+        at = (store.path, store.durability)
+        with self._lock:
+            _, borrowers = self._open.pop(at)
+            if borrowers > 1:
+                self._open[at] = (store, borrowers - 1)
+            else:
+                store.close()
 
 
-def _borrow(path: str, durability: str) -> SqliteStore:
-    at = (Path(path).expanduser().resolve(), durability)
-    with _stores_lock:
-        if at not in _stores:
-            _stores[at] = SqliteStore(at[0], durability=durability)
-        _borrowers[at] = _borrowers.get(at, 0) + 1
-        return _stores[at]
-
-
-def _give_back(store: SqliteStore) -> None:
-    at = (store.path, store.durability)
-    with _stores_lock:
-        _borrowers[at] -= 1
-        if not _borrowers[at]:
-            del _borrowers[at], _stores[at]
-            store.close()
+_stores = _Stores()
 
 
 class HttpBackend:
@@ -147,12 +155,9 @@ class HttpBackend:
     """
 
     def __init__(self, url: str, timeout: float) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise InvalidInput(f"the url {url!r} is not one of a server; write it as http://127.0.0.1:8787")
         self.place = url.rstrip("/")
-        self._root = quote(parts.path.rstrip("/"), safe="/%")
-        self._timeout = timeout
+        self._root = quote(_path_of(url).rstrip("/"), safe="/%")
+        self._timeout = check_seconds("timeout", timeout)
         self._headers = {
             "User-Agent": f"scrubjay/{__version__}",
             "Accept": "application/json",
@@ -273,6 +278,18 @@ class HttpBackend:
             return from_wire(answer["code"], answer["detail"], status, retry_after)
         except (ValueError, KeyError, TypeError):
             return Unavailable(f"{self.place} answered {status} without saying why; is it a Scrubjay server?")
+
+
+def _path_of(url: str) -> str:
+    """The path under which a server is mounted; an error if this is no server's address."""
+    try:
+        parts = urlsplit(url)
+        fine = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number
+        fine = False
+    if not fine:
+        raise InvalidInput(f"the url {shown(url)} is not one of a server; write it as http://127.0.0.1:8787")
+    return parts.path
 
 
 def _root(namespace: str) -> str:

@@ -30,10 +30,10 @@ def parse_count(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < 86_400:
-        raise ValueError(f"{text!r} is no time between 0 and 86400 seconds")
-    return seconds
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number of seconds") from None
 
 
 def default_path() -> str:
@@ -112,14 +112,16 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
     for setting in SETTINGS.values():
         if setting.serve:
             default = "" if callable(setting.default) else f" (default {setting.default})"
-            parser.add_argument(setting.flag, type=_argument(setting), help=setting.help + default)
+            parser.add_argument(setting.flag, type=checked(setting.parse), help=setting.help + default)
 
 
-def _argument(setting: Setting) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
+def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """For argparse, which shows a message only from an error of its own."""
+
+    def parse_argument(text: str) -> Any:
         try:
-            return setting.parse(text)
+            return parse(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    return parse
+    return parse_argument
