@@ -18,21 +18,36 @@ from scrubjay.settings import SETTINGS
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "client" / "scrubjay"
 README = (ROOT / "README.md").read_text()
-LAYERS = {  # a module may import only from the layers below its own
-    "cli": 6, "async_memory": 5, "memory": 4, "backends": 3, "store": 2, "settings": 1, "values": 1, "records": 1,
-    "names": 1, "errors": 0, "forks": 0, "version": 0,
-}  # fmt: skip
+# From the ground up: a room may use only those before it.
+ROOMS = [
+    "version",
+    "forks",
+    "records",
+    "errors",
+    "names",
+    "values",
+    "settings",
+    "store",
+    "backends",
+    "wire",
+    "http_backend",
+    "memory",
+    "async_memory",
+    "cli",
+]
 
 
 def imported(path: Path) -> set[str]:
-    """The modules of the package that a file imports, and the top names of all others, wherever in the file."""
+    """The full names of all modules that a file imports, wherever in the file."""
+    package = ["scrubjay", *path.relative_to(PACKAGE).parent.parts] if PACKAGE in path.parents else []
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            module = f"scrubjay.{node.module}" if node.level == 1 and path.parent == PACKAGE else node.module or ""
-            found |= {module} if node.module else {f"scrubjay.{alias.name}" for alias in node.names}
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base += node.module.split(".") if node.module else []
+            found |= {".".join([*base, alias.name]) for alias in node.names}
     return found
 
 
@@ -43,9 +58,8 @@ def test_imports_point_down(path):
         return
     for name in imported(path):
         parts = name.split(".")
-        if parts[0] == "scrubjay" and len(parts) > 1 and parts[1] != room:
-            below = LAYERS[parts[1]]
-            assert below < LAYERS[room] or (below == LAYERS[room] == 1), f"{room} imports {name}"
+        if parts[0] == "scrubjay" and parts[1] != room:
+            assert ROOMS.index(parts[1]) < ROOMS.index(room), f"{room} imports {name}"
         if room == "store":
             assert parts[0] not in ("requests", "urllib3", "fastapi", "starlette", "autogen", "numpy"), name
 

@@ -151,7 +151,7 @@ def _disk(path: Path) -> str:
 
 
 def _examine_server(url: str) -> int:
-    from .backends import HttpBackend  # noqa: PLC0415 - only if there is a server
+    from .http_backend import HttpBackend  # noqa: PLC0415 - only if there is a server
 
     print(f"server   {url}")
     try:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import InvalidInput
+
+if TYPE_CHECKING:
+    import argparse
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -117,6 +119,7 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
 
 def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """For argparse, which shows a message only from an error of its own."""
+    import argparse  # noqa: PLC0415 - only a command needs it
 
     def parse_argument(text: str) -> Any:
         try:
