@@ -25,6 +25,10 @@ MAX_LINE = 65_536
 """Bytes of one header line; what is longer is no answer of a Scrubjay server."""
 
 
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""No proxy can know what this machine calls itself."""
+
+
 class Answer(NamedTuple):
     status: int
     headers: dict[str, str]
@@ -42,10 +46,14 @@ class Wire(Protocol):
 def open_wire(url: str, timeout: float) -> Wire:
     parts = _split(url)
     check_seconds("timeout", timeout)
-    proxied = parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
-    if proxied or parts.username is not None:
+    if _is_proxied(parts) or parts.username is not None:
         return _RequestsWire(url, timeout)
     return _DirectWire(parts, timeout)
+
+
+def _is_proxied(parts: SplitResult) -> bool:
+    host = parts.hostname or ""
+    return host not in _LOOPBACK and parts.scheme in getproxies() and not proxy_bypass(host)
 
 
 def _split(url: str) -> SplitResult:
@@ -67,11 +75,14 @@ class _Connection:
         self.socket: socket.socket = opened.sock
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.file = self.socket.makefile("rb")
-        self.used = False
 
     def is_stale(self) -> bool:
         """Whether the server has hung up meanwhile: then there is something to read, namely the end."""
-        return bool(select.select([self.socket], [], [], 0)[0])
+        if not hasattr(select, "poll"):  # Windows, whose select() takes any socket
+            return bool(select.select([self.socket], [], [], 0)[0])
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         self.file.close()
@@ -100,7 +111,7 @@ class _DirectWire:
         self._root = quote(parts.path.rstrip("/"), safe="/%")
         self._host = parts.netloc.encode("idna").decode()
         self._idle: list[_Connection] = []
-        self._hang_up = weakref.finalize(self, _close_all, self._idle)
+        weakref.finalize(self, _close_all, self._idle)
         renew_after_fork(self)
 
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
