@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
 
-from scrubjay.errors import InvalidInput, NotFound
+from scrubjay.errors import InvalidInput
 from scrubjay.names import MAX_PAGE, check_key
 from scrubjay.store import items
 from scrubjay.values import decode_body, encode
@@ -19,6 +19,7 @@ from scrubjay_server import (
     failed,
     item_json,
     json_response,
+    missing,
     namespace_of,
     read_fields,
     run,
@@ -44,7 +45,7 @@ async def botwire_get(request: Request) -> Response:
     namespace, key = namespace_of(request), _botwire_key(request)
     stored = await run(request, items.read_item(namespace, key))
     if stored is None:
-        return failed(NotFound(f"there is no {key!r} in {namespace!r}"))
+        return failed(missing(request))
     return json_response(item_json(key, stored))
 
 
@@ -53,7 +54,7 @@ async def botwire_delete(request: Request) -> Response:
     namespace, key = namespace_of(request), _botwire_key(request)
     found, account = await run(request, items.delete_item(namespace, key))
     if not found:
-        return failed(NotFound(f"there is no {key!r} in {namespace!r}"))
+        return failed(missing(request))
     return written({"ok": True, "deleted": True}, account)
 
 

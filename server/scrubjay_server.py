@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import functools
+import ipaddress
 import json
 import os
 import socket
@@ -22,7 +23,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import prometheus_client
 import prometheus_client.multiprocess
@@ -35,12 +36,21 @@ from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
-from scrubjay.errors import InvalidInput, NotFound, QuotaExceeded, ScrubjayError, ValueTooLarge
+from scrubjay.errors import (
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    QuotaExceeded,
+    ScrubjayError,
+    Unauthenticated,
+    ValueTooLarge,
+)
 from scrubjay.names import MAX_PAGE, MAX_WRITE_BYTES, check_count, check_key, check_namespace, check_ttl
 from scrubjay.records import Usage, to_time
 from scrubjay.settings import SETTINGS, add_serve_flags, resolve
-from scrubjay.store import items, lists, quotas
+from scrubjay.store import apikeys, items, lists, quotas
 from scrubjay.store.aio import AioStore
+from scrubjay.store.apikeys import Access
 from scrubjay.store.items import Stored
 from scrubjay.store.operation import Operation, Quota
 from scrubjay.store.quotas import Account
@@ -68,8 +78,11 @@ class PlainRoute(APIRoute):
         self.app = self._answer
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
         try:
-            response = await self.endpoint(Request(scope, receive))
+            if self.path not in OPEN_PATHS:
+                scope["access"] = await authenticate(request)
+            response = await self.endpoint(request)
         except ScrubjayError as error:
             response = failed(error)
         await response(scope, receive, send)
@@ -100,8 +113,88 @@ def names(request: Request) -> tuple[str, str]:
     return namespace_of(request), check_key(request.path_params["key"])
 
 
-def namespace_of(request: Request) -> str:
-    return check_namespace(request.path_params["namespace"])
+def namespace_of(request: Request, *, reads: bool = False) -> str:
+    """The namespace in the path, if the request may use it; `reads` is for a POST that changes nothing.
+
+    What a key may not see is read as a namespace that cannot exist, so that it answers just like one
+    that does not exist, whatever the route.
+    """
+    namespace = check_namespace(request.path_params["namespace"])
+    access: Access = request.scope["access"]
+    if reads or request.method in ("GET", "HEAD"):
+        return namespace if access.sees(namespace) else NOWHERE
+    if access.read_only:
+        raise Forbidden("this api key may only read; ask for one that may write")
+    if not access.sees(namespace):
+        raise Forbidden(f"this api key may not write to {namespace!r}; its namespaces are {' '.join(access.patterns)}")
+    return namespace
+
+
+def missing(request: Request) -> NotFound:
+    """Built from the path alone, so that it says the same of what is hidden and of what is not there."""
+    return NotFound(f"there is no {request.path_params['key']!r} in {request.path_params['namespace']!r}")
+
+
+# ---------------------------------------------------------------- who may do what
+
+OPEN_PATHS = ("/health", "/ready")
+"""For probes: they tell nothing about what is stored."""
+NOWHERE = "/"
+"""A name that no namespace can have."""
+
+
+async def authenticate(request: Request) -> Access:
+    """What the request may do, by its api key; while there are none, everything, but only from this machine."""
+    access = await run(request, apikeys.admit(given_key(request)))
+    if access is None:
+        raise Unauthenticated(
+            "this server needs an api key that it knows: set SCRUBJAY_API_KEY, or send Authorization: Bearer …;"
+            " `scrubjay key issue` makes one"
+        )
+    if access is apikeys.EVERYTHING:
+        refuse_strangers(request)
+    return access
+
+
+def given_key(request: Request) -> str | None:
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return credentials.strip()
+    return request.headers.get("x-api-key")
+
+
+def refuse_strangers(request: Request) -> None:
+    """A web page can make a browser write to localhost, directly or through a name that it points there."""
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    if not is_here(host) and _hostname(host) != resolve("host"):
+        raise Forbidden(f"without api keys this server answers only to its own names, not to {host[:80]!r}")
+    if origin is not None and urlsplit(origin).netloc != host:
+        raise Forbidden(f"without api keys this server takes no requests from web pages of {origin[:80]!r}")
+
+
+@functools.lru_cache(64)
+def is_here(host: str) -> bool:
+    """Whether a Host header, or an address to listen on, means this machine alone."""
+    name = _hostname(host)
+    try:
+        return name == "localhost" or ipaddress.ip_address(name or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _hostname(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def need_admin(request: Request) -> None:
+    if not request.scope["access"].admin:
+        raise Forbidden("this takes an admin key: scrubjay key issue --admin")
+
+
+# ---------------------------------------------------------------- answers
 
 
 def query_count(request: Request, name: str, default: int, *, least: int = 0, most: int = 2**53) -> int:
@@ -321,6 +414,8 @@ _IF_NONE = {
 _WHY = {
     304: "not changed",
     400: "the request cannot be right",
+    401: "an api key is needed",
+    403: "the api key does not allow this",
     404: "there is nothing of that name",
     409: "the stored value is of another kind",
     412: "the stored value has another version",
@@ -354,6 +449,10 @@ def described(
             "content": {"application/json": {"schema": body.model_json_schema()}},
         }
     statuses = {*errors, 400, 503} if "{" in path else set(errors)
+    if path not in OPEN_PATHS:
+        statuses |= {401, 403}
+    if "{id}" in path:
+        extra["parameters"].append({"name": "id", "in": "path", "required": True, "schema": {"type": "string"}})
     return {
         "path": path,
         "openapi_extra": extra,
@@ -377,7 +476,7 @@ async def get_item(request: Request) -> Response:
     namespace, key = names(request)
     stored = await run(request, items.read_item(namespace, key))
     if stored is None:
-        return failed(NotFound(f"there is no {key!r} in {namespace!r}"))
+        return failed(missing(request))
     etag = f'"{stored.version}"'
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers={"ETag": etag})
@@ -413,7 +512,7 @@ async def delete_item(request: Request) -> Response:
     found, account = await run(request, items.delete_item(namespace, key, expected_version(request)))
     headers = quota_headers(account.usage())
     if not found:
-        return failure(404, NotFound.code, f"there is no {key!r} in {namespace!r}", headers)
+        return failure(404, NotFound.code, missing(request).detail, headers)
     return Response(status_code=204, headers=headers)
 
 
@@ -466,7 +565,7 @@ async def clear_items(request: Request) -> Response:
 @v1.post(**described(f"{_NS}/read", 413, body=ReadBody), response_model=ValuesBody)
 async def read_many(request: Request) -> Response:
     """The values of those keys that are there, seen at one moment."""
-    namespace = namespace_of(request)
+    namespace = namespace_of(request, reads=True)
     keys = (await read_fields(request, "keys"))["keys"]
     if not isinstance(keys, list):
         raise InvalidInput("keys is a list of keys")
@@ -517,13 +616,15 @@ async def increment(request: Request) -> Response:
 @v1.get(**described(f"{_NS}/usage"), response_model=UsageBody)
 async def read_usage(request: Request) -> Response:
     """What the namespace holds, its writes today, its limits."""
-    return json_response((await run(request, quotas.read_usage(namespace_of(request)))).to_json())
+    used = await run(request, quotas.read_usage(namespace_of(request)))
+    return json_response({**used.to_json(), "namespace": request.path_params["namespace"]})
 
 
 @v1.patch(**described(f"{_NS}/quota", 413, body=QuotaBody), response_model=UsageBody)
 async def set_quota(request: Request) -> Response:
     """Limit a namespace; a limit that is not named stays as it is."""
     namespace = namespace_of(request)
+    need_admin(request)
     limits = await read_fields(request, None, "writes_per_day", "max_bytes")
     for name, limit in limits.items():
         if limit is not None:
@@ -533,8 +634,63 @@ async def set_quota(request: Request) -> Response:
 
 @v1.get(**described("/v1/namespaces", 503), response_model=NamespacesBody)
 async def list_namespaces(request: Request) -> Response:
-    """Every namespace that was ever written to."""
-    return json_response({"namespaces": await run(request, quotas.list_namespaces())})
+    """Every namespace that was ever written to, of those that the api key sees."""
+    access: Access = request.scope["access"]
+    every = await run(request, quotas.list_namespaces())
+    return json_response({"namespaces": [namespace for namespace in every if access.sees(namespace)]})
+
+
+class ApiKeyBody(BaseModel):
+    id: str
+    name: str
+    namespaces: list[str]
+    read_only: bool
+    admin: bool
+    created_at: str
+
+
+class ApiKeysBody(BaseModel):
+    apikeys: list[ApiKeyBody]
+
+
+class IssueBody(BaseModel):
+    name: str
+    namespaces: list[str] = Field(["*"], description="patterns, such as support-*")
+    read_only: bool = False
+    admin: bool = False
+
+
+class IssuedBody(ApiKeyBody):
+    key: str = Field(description="the key itself, shown only now")
+
+
+@v1.post(**described("/v1/apikeys", 400, 413, 503, body=IssueBody), response_model=IssuedBody)
+async def issue_apikey(request: Request) -> Response:
+    """Issue an api key; from the first on, every request needs one."""
+    need_admin(request)
+    fields = await read_fields(request, "name", "namespaces", "read_only", "admin")
+    patterns, flags = fields.get("namespaces", ["*"]), [fields.get(flag, False) for flag in ("read_only", "admin")]
+    if not isinstance(patterns, list) or not patterns or not all(isinstance(flag, bool) for flag in flags):
+        raise InvalidInput("namespaces is a list of patterns; read_only and admin are true or false")
+    identity, secret = apikeys.make()
+    made = await run(request, apikeys.issue(identity, secret, fields["name"], tuple(patterns), *flags))
+    return json_response({**made.to_json(), "key": secret})
+
+
+@v1.get(**described("/v1/apikeys", 503), response_model=ApiKeysBody)
+async def list_apikeys(request: Request) -> Response:
+    """The api keys, without the keys themselves."""
+    need_admin(request)
+    return json_response({"apikeys": [made.to_json() for made in await run(request, apikeys.list_all())]})
+
+
+@v1.delete(**described("/v1/apikeys/{id}", 404), status_code=204, response_model=None)
+async def revoke_apikey(request: Request) -> Response:
+    """Revoke an api key, at once."""
+    need_admin(request)
+    if not await run(request, apikeys.revoke(request.path_params["id"])):
+        raise NotFound("there is no such api key")
+    return Response(status_code=204)
 
 
 @v1.get(**described("/health"), response_model=StatusBody)
@@ -695,12 +851,14 @@ def serve(arguments: argparse.Namespace) -> int:
     )
     try:
         # The file is opened once before anything is promised: a bad path or a newer format is told here.
-        SqliteStore(resolve("path"), durability=resolve("durability")).close()
+        store = SqliteStore(resolve("path"), durability=resolve("durability"))
         listener = _listen(config.host, config.port)
+        first_key = None if is_here(config.host) else _first_key(store)
+        store.close()
     except ScrubjayError as error:
         print(f"scrubjay: {error}", file=sys.stderr)
         return 1
-    print(banner(listener), flush=True)
+    print(banner(listener, first_key), flush=True)
     with tempfile.TemporaryDirectory(prefix="scrubjay-metrics-") as folder:
         if workers > 1:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
@@ -726,13 +884,23 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def banner(listener: socket.socket) -> str:
+def _first_key(store: SqliteStore) -> str | None:
+    """A server that others can reach is never open: if there is no api key yet, here is one."""
+    if store.run(apikeys.list_all()):
+        return None
+    identity, secret = apikeys.make()
+    store.run(apikeys.issue(identity, secret, "first start", ("*",), False, True))
+    return secret
+
+
+def banner(listener: socket.socket, first_key: str | None) -> str:
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     writes, size = resolve("writes_per_day"), resolve("max_bytes")
     allowed = f"{writes:,} writes a day" if writes else "unlimited writes"
     held = f"{size:,} bytes" if size else "unlimited storage"
-    return f"""Scrubjay {__version__} is serving at {url}
+    key = f"\n  api key  {first_key}   (admin; shown only now: give it as SCRUBJAY_API_KEY)" if first_key else ""
+    return f"""Scrubjay {__version__} is serving at {url}{key}
   data     {Path(resolve("path")).expanduser()}
   quotas   {allowed} and {held} for each namespace; reads are free
   try      SCRUBJAY_URL={url} scrubjay set my-agent greeting hello

@@ -33,8 +33,9 @@ class AsyncMemory:
         path: str | None = None,
         durability: str | None = None,
         timeout: float | None = None,
+        api_key: str | None = None,
     ) -> None:
-        self._memory = Memory(namespace, url=url, path=path, durability=durability, timeout=timeout)
+        self._memory = Memory(namespace, url=url, path=path, durability=durability, timeout=timeout, api_key=api_key)
         self.namespace = self._memory.namespace
 
     async def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int:

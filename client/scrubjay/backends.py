@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from .forks import renew_after_fork
 from .names import MAX_PAGE
-from .records import Item, Usage
-from .store import items, lists, quotas
+from .records import ApiKey, Item, Usage
+from .store import apikeys, items, lists, quotas
 from .store.sqlite import SqliteStore
 from .values import decode
 
@@ -39,6 +39,9 @@ class Backend(Protocol):
     def usage(self, namespace: str) -> Usage: ...
     def set_quota(self, namespace: str, changes: Mapping[str, int | None]) -> Usage: ...
     def namespaces(self) -> list[str]: ...
+    def issue_apikey(self, name: str, patterns: tuple[str, ...], *, read_only: bool, admin: bool) -> str: ...
+    def apikeys(self) -> list[ApiKey]: ...
+    def revoke_apikey(self, identity: str) -> bool: ...
     def close(self) -> None: ...
 
     @property
@@ -105,6 +108,17 @@ class LocalBackend:
 
     def namespaces(self) -> list[str]:
         return self._store.run(quotas.list_namespaces())
+
+    def issue_apikey(self, name: str, patterns: tuple[str, ...], *, read_only: bool, admin: bool) -> str:
+        identity, secret = apikeys.make()
+        self._store.run(apikeys.issue(identity, secret, name, patterns, read_only, admin))
+        return secret
+
+    def apikeys(self) -> list[ApiKey]:
+        return self._store.run(apikeys.list_all())
+
+    def revoke_apikey(self, identity: str) -> bool:
+        return self._store.run(apikeys.revoke(identity))
 
 
 class _Stores:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -11,8 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .backends import Backend
 from .errors import MissingExtra, ScrubjayError
-from .memory import Memory
+from .memory import Memory, open_backend
 from .records import Usage
 from .settings import add_serve_flags, checked, parse_count, parse_seconds, parse_size, resolve
 from .version import __version__
@@ -79,9 +81,9 @@ def tail(arguments: argparse.Namespace) -> int:
 
 
 def namespaces(arguments: argparse.Namespace) -> int:
-    # Any handle will do: the list belongs to the store, not to one namespace.
-    with Memory("-", url=arguments.url, path=arguments.path) as memory:
-        print("\n".join(memory.namespaces()))
+    with _store(arguments) as store:
+        for namespace in store.namespaces():
+            print(namespace)
     return 0
 
 
@@ -100,6 +102,34 @@ def quota(arguments: argparse.Namespace) -> int:
     with _memory(arguments) as memory:
         print(_usage(memory.set_quota(**changes) if changes else memory.usage()))
     return 0
+
+
+def key_issue(arguments: argparse.Namespace) -> int:
+    """Shown once: it is stored nowhere."""
+    patterns = tuple(arguments.namespaces or ["*"])
+    with _store(arguments) as store:
+        secret = store.issue_apikey(arguments.name, patterns, read_only=arguments.read_only, admin=arguments.admin)
+    print(secret)
+    print("Keep it: it is shown only now. Give it to clients as SCRUBJAY_API_KEY.", file=sys.stderr)
+    return 0
+
+
+def key_list(arguments: argparse.Namespace) -> int:
+    with _store(arguments) as store:
+        for apikey in store.apikeys():
+            may = "admin" if apikey.admin else "read-only" if apikey.read_only else "read-write"
+            print(
+                f"{apikey.id}  {may:10}  {' '.join(apikey.namespaces):20}  {apikey.created_at:%Y-%m-%d}  {apikey.name}"
+            )
+    return 0
+
+
+def key_revoke(arguments: argparse.Namespace) -> int:
+    with _store(arguments) as store:
+        found = store.revoke_apikey(arguments.id)
+    if not found:
+        print(f"scrubjay: there is no api key {arguments.id!r}; `scrubjay key list` shows them", file=sys.stderr)
+    return 0 if found else 1
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -155,11 +185,18 @@ def _examine_server(url: str) -> int:
 
     print(f"server   {url}")
     try:
-        print(f"ok       answers, version {HttpBackend(url, resolve('timeout')).health()['version']}")
+        print(
+            f"ok       answers, version {HttpBackend(url, resolve('timeout'), resolve('api_key')).health()['version']}"
+        )
     except ScrubjayError as error:
         print(f"FAULT    {error}")
         return 1
     return 0
+
+
+def _store(arguments: argparse.Namespace) -> contextlib.closing[Backend]:
+    """What belongs to the whole store and not to one namespace."""
+    return contextlib.closing(open_backend(url=arguments.url, path=arguments.path))
 
 
 def _memory(arguments: argparse.Namespace) -> Memory:
@@ -239,6 +276,19 @@ def _parser() -> argparse.ArgumentParser:
     limiter = command("quota", quota, "print or change the limits of a namespace", "namespace")
     for flag, parse in (("--writes-per-day", parse_count), ("--max-bytes", parse_size)):
         limiter.add_argument(flag, type=_limit(parse), metavar="N", help="0 = no limit; default = the server's")
+    keys_ = commands.add_parser("key", help="issue, list and revoke api keys").add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
+    issuer = keys_.add_parser("issue", parents=[where], help="issue an api key and print it once")
+    issuer.add_argument("--name", default="unnamed", help="who it is for")
+    issuer.add_argument("--namespaces", action="append", metavar="PATTERN", help="such as 'support-*'; may be repeated")
+    issuer.add_argument("--read-only", action="store_true")
+    issuer.add_argument("--admin", action="store_true", help="may also change quotas and api keys")
+    issuer.set_defaults(run=key_issue)
+    keys_.add_parser("list", parents=[where], help="list api keys").set_defaults(run=key_list)
+    revoker = keys_.add_parser("revoke", parents=[where], help="revoke an api key, at once")
+    revoker.add_argument("id", metavar="ID")
+    revoker.set_defaults(run=key_revoke)
     command("doctor", doctor, "check the file, and the server if there is one")
     return parser
 

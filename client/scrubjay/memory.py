@@ -33,18 +33,10 @@ class Memory:
         path: str | None = None,
         durability: str | None = None,
         timeout: float | None = None,
+        api_key: str | None = None,
     ) -> None:
         self.namespace = check_namespace(namespace)
-        if url is not None and path is not None:
-            raise InvalidInput("give url= for a server or path= for a file, not both")
-        server = None if path is not None else resolve("url", url)
-        self._backend: Backend
-        if server:
-            from .http_backend import HttpBackend  # noqa: PLC0415 - `import scrubjay` stays light
-
-            self._backend = HttpBackend(server, resolve("timeout", timeout))
-        else:
-            self._backend = LocalBackend(resolve("path", path), resolve("durability", durability))
+        self._backend = open_backend(url=url, path=path, durability=durability, timeout=timeout, api_key=api_key)
 
     def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int:
         """Store any JSON value and return its version; None deletes, which is version 0.
@@ -177,6 +169,25 @@ class Memory:
             if len(page) < MAX_PAGE:
                 return
             after = page[-1]
+
+
+def open_backend(
+    *,
+    url: str | None = None,
+    path: str | None = None,
+    durability: str | None = None,
+    timeout: float | None = None,
+    api_key: str | None = None,
+) -> Backend:
+    """The server if there is a URL, else the file."""
+    if url is not None and path is not None:
+        raise InvalidInput("give url= for a server or path= for a file, not both")
+    server = None if path is not None else resolve("url", url)
+    if not server:
+        return LocalBackend(resolve("path", path), resolve("durability", durability))
+    from .http_backend import HttpBackend  # noqa: PLC0415 - `import scrubjay` stays light
+
+    return HttpBackend(server, resolve("timeout", timeout), resolve("api_key", api_key))
 
 
 def _check_total(texts: Iterable[str]) -> None:

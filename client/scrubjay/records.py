@@ -45,6 +45,35 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class ApiKey:
+    """An api key as it is listed: everything but the key itself."""
+
+    id: str
+    name: str
+    namespaces: tuple[str, ...]
+    """Patterns, such as support-*; a key sees nothing else."""
+    read_only: bool
+    admin: bool
+    """Whether it may change quotas and api keys."""
+    created_at: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "namespaces": list(self.namespaces),
+            "read_only": self.read_only,
+            "admin": self.admin,
+            "created_at": _iso(self.created_at),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ApiKey:
+        created_at = datetime.fromisoformat(data["created_at"])
+        return cls(**{**data, "namespaces": tuple(data["namespaces"]), "created_at": created_at})
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """What a namespace has used, and what it may use; a limit of 0 is none."""
 

@@ -71,6 +71,7 @@ SETTINGS = {
     setting.name: setting
     for setting in (
         Setting("url", None, str, "the server to talk to; without it the file is used directly"),
+        Setting("api_key", None, str, "the key that the server asks for"),
         Setting("path", default_path, str, "the database file", serve=True),
         Setting("durability", "full", str, "full: a write is on disk when it returns; fast: no fsync", serve=True),
         Setting("timeout", 5.0, parse_seconds, "seconds to wait for the server"),

@@ -1,6 +1,6 @@
 """The tables. MIGRATIONS is append only: a file's version is how many of them it has seen.
 
-Every primary key starts with the namespace, so that the same schema can be sharded by it.
+Every primary key of what users store starts with the namespace, so that the same schema can be sharded by it.
 WITHOUT ROWID keeps a row in its primary key's tree: one lookup to read, one page to write.
 """
 
@@ -46,6 +46,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             position INTEGER NOT NULL,
             value TEXT NOT NULL,
             PRIMARY KEY (namespace, key, position)
+        ) WITHOUT ROWID""",
+        # Of a key only its hash is kept. The id is in the key itself, and finds its row.
+        """CREATE TABLE apikeys (
+            id TEXT NOT NULL PRIMARY KEY,
+            name TEXT NOT NULL,
+            hash TEXT NOT NULL,
+            namespaces TEXT NOT NULL,
+            read_only INTEGER NOT NULL,
+            admin INTEGER NOT NULL,
+            created_at INTEGER NOT NULL
         ) WITHOUT ROWID""",
     ),
 )
