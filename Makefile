@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 ARGS ?=
 
 .DEFAULT_GOAL := check
-.PHONY: setup serve test lint types check bench format clean
+.PHONY: setup serve test stress lint types check bench format clean
 
 setup: $(READY)
 
@@ -20,6 +20,9 @@ serve: $(READY)  ## start the service; make serve ARGS="--port 9000"
 
 test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)
+
+stress: $(READY)  ## kill -9, full disks and races, the long form
+	SCRUBJAY_STRESS=1 $(BIN)/python -m pytest tests/stress -s $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
