@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SERVER := $(VENV)/.server
 ARGS ?=
 
 .DEFAULT_GOAL := check
@@ -13,9 +14,14 @@ setup: $(READY)
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[bench]"
-	@touch $(READY)
+	@touch $(READY) $(SERVER)
 
-serve: $(READY)  ## start the service; make serve ARGS="--port 9000"
+$(SERVER): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[server]"
+	@touch $(SERVER)
+
+serve: $(SERVER)  ## start the service; make serve ARGS="--port 9000"
 	$(BIN)/scrubjay serve $(ARGS)
 
 test: $(READY)

@@ -9,13 +9,17 @@ from typing import Any
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
+from pydantic import Field, JsonValue
 
 from scrubjay.errors import InvalidInput
-from scrubjay.names import MAX_PAGE, check_key
+from scrubjay.names import MAX_PAGE, check_key, check_ttl
 from scrubjay.store import items
 from scrubjay.values import decode_body, encode
 from scrubjay_server import (
+    WRITES,
     PlainRoute,
+    Strict,
+    described,
     failed,
     item_json,
     json_response,
@@ -30,17 +34,25 @@ botwire = APIRouter(route_class=PlainRoute, tags=["BotWire's wire"])
 _KEY = "/memory/{namespace}/{key:key}"
 
 
-@botwire.put(_KEY)
+class BotwireBody(Strict):
+    value: JsonValue
+    ttl: float | None = Field(None, description="seconds", gt=0)
+    ttl_seconds: float | None = Field(None, gt=0)
+
+
+@botwire.put(**described(_KEY, *WRITES, body=BotwireBody))
 async def botwire_set(request: Request) -> Response:
     """Store a value; its package sends anything but a string as JSON inside a string."""
     namespace, key = namespace_of(request), _botwire_key(request)
-    value = _meant((await read_fields(request, "value", "ttl", "ttl_seconds"))["value"])
+    fields = await read_fields(request, "value", "ttl", "ttl_seconds")
+    ttl = check_ttl(fields.get("ttl", fields.get("ttl_seconds")))
+    value = _meant(fields["value"])
     text = None if value is None else encode(value)
-    version, account = await run(request, items.set_item(namespace, key, text))
+    version, account = await run(request, items.set_item(namespace, key, text, ttl))
     return written({"ok": True, "namespace": namespace, "key": key, "version": version}, account)
 
 
-@botwire.get(_KEY)
+@botwire.get(**described(_KEY, 404))
 async def botwire_get(request: Request) -> Response:
     namespace, key = namespace_of(request), _botwire_key(request)
     stored = await run(request, items.read_item(namespace, key))
@@ -49,7 +61,7 @@ async def botwire_get(request: Request) -> Response:
     return json_response(item_json(key, stored))
 
 
-@botwire.delete(_KEY)
+@botwire.delete(**described(_KEY, 404))
 async def botwire_delete(request: Request) -> Response:
     namespace, key = namespace_of(request), _botwire_key(request)
     found, account = await run(request, items.delete_item(namespace, key))
@@ -58,10 +70,7 @@ async def botwire_delete(request: Request) -> Response:
     return written({"ok": True, "deleted": True}, account)
 
 
-_NAMESPACE = "/memory/{namespace}"
-
-
-@botwire.get(_NAMESPACE)
+@botwire.get(**described("/memory/{namespace}"))
 async def botwire_keys(request: Request) -> Response:
     """All keys, as strings."""
     namespace = namespace_of(request)

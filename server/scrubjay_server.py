@@ -29,10 +29,14 @@ import prometheus_client
 import prometheus_client.multiprocess
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic.json_schema import models_json_schema
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
@@ -63,6 +67,8 @@ T = TypeVar("T")
 MAX_BODY_BYTES = 2 * MAX_WRITE_BYTES + 2**20
 """What one call may write, with room for escapes and the JSON around it."""
 KEEP_ALIVE_SECONDS = 75
+BUSY_SECONDS = 4.0
+"""How long a write waits for other processes: less than clients wait for their answer."""
 SHUTDOWN_SECONDS = 10
 """How long requests in flight may take to finish after SIGTERM."""
 
@@ -73,19 +79,28 @@ SHUTDOWN_SECONDS = 10
 class PlainRoute(APIRoute):
     """A route that FastAPI describes and otherwise leaves alone."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, path: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__(path, *args, **kwargs)
         self.app = self._answer
+        parts = path.split("/")
+        self._namespace_at = parts.index("{namespace}") if "{namespace}" in parts else None
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
+            self._refuse_slashes(scope)
             if self.path not in OPEN_PATHS:
                 scope["access"] = await authenticate(request)
             response = await self.endpoint(request)
         except ScrubjayError as error:
             response = failed(error)
         await response(scope, receive, send)
+
+    def _refuse_slashes(self, scope: Scope) -> None:
+        """An encoded slash is decoded before the path is split, and would move the border of the namespace."""
+        raw = scope.get("raw_path") or b""
+        if self._namespace_at is not None and b"%" in raw and b"%2f" in raw.split(b"/")[self._namespace_at].lower():
+            raise InvalidInput("a namespace holds no '/', not even as %2F")
 
 
 class _KeyConvertor(Convertor[str]):
@@ -215,7 +230,7 @@ async def read_fields(request: Request, required: str | None, *optional: str) ->
             raise ValueTooLarge(
                 f"the body has more than {MAX_BODY_BYTES} bytes; one call writes at most {MAX_WRITE_BYTES}"
             )
-    fields = decode_body(bytes(body))
+    fields = decode_body(bytes(body)) if body or required else {}
     if not isinstance(fields, dict):
         raise InvalidInput("the body is a JSON object")
     known = (required, *optional) if required else optional
@@ -353,7 +368,11 @@ class NumberBody(BaseModel):
 
 
 class ValuesBody(BaseModel):
-    values: dict[str, JsonValue] = Field(description="null deletes")
+    values: dict[str, JsonValue]
+
+
+class UpdatedBody(BaseModel):
+    updated: int
 
 
 class NamespacesBody(BaseModel):
@@ -365,24 +384,34 @@ class StatusBody(BaseModel):
     version: str
 
 
-class SetBody(BaseModel):
+class Strict(BaseModel):
+    """What is sent: a field that nobody reads is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SetBody(Strict):
     value: JsonValue = Field(description="any JSON; null deletes")
     ttl: float | None = Field(None, description="seconds", gt=0)
 
 
-class AppendBody(BaseModel):
+class UpdateBody(Strict):
+    values: dict[str, JsonValue] = Field(description="null deletes")
+
+
+class AppendBody(Strict):
     items: list[JsonValue]
 
 
-class IncrBody(BaseModel):
+class IncrBody(Strict):
     by: float = 1
 
 
-class ReadBody(BaseModel):
+class ReadBody(Strict):
     keys: list[str]
 
 
-class QuotaBody(BaseModel):
+class QuotaBody(Strict):
     writes_per_day: int | None = Field(None, ge=0, description="0 = no limit, null = the server's default")
     max_bytes: int | None = Field(None, ge=0, description="0 = no limit, null = the server's default")
 
@@ -391,7 +420,7 @@ _NAMESPACE = {
     "name": "namespace",
     "in": "path",
     "required": True,
-    "schema": {"type": "string", "minLength": 1, "maxLength": 128},
+    "schema": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^/\\x00-\\x1f\\x7f-\\x9f]+$"},
 }
 _KEY = {
     "name": "key",
@@ -424,7 +453,8 @@ _WHY = {
     503: "the database cannot do it now",
     507: "no storage left",
 }
-_WRITES = (413, 429, 503, 507)
+WRITES = (413, 429, 503, 507)
+_bodies: set[type[BaseModel]] = set()
 
 
 def described(
@@ -433,6 +463,7 @@ def described(
     body: type[BaseModel] | None = None,
     query: Mapping[str, dict[str, Any]] | None = None,
     headers: tuple[dict[str, Any], ...] = (),
+    bare: bool = False,
 ) -> dict[str, Any]:
     """What FastAPI cannot see in a plain route: its parameters, its body, and every status it answers."""
     extra: dict[str, Any] = {
@@ -444,10 +475,9 @@ def described(
         ]
     }
     if body:
-        extra["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": body.model_json_schema()}},
-        }
+        _bodies.add(body)
+        schema = {"$ref": f"#/components/schemas/{body.__name__}"}
+        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     statuses = {*errors, 400, 503} if "{" in path else set(errors)
     if path not in OPEN_PATHS:
         statuses |= {401, 403}
@@ -457,7 +487,7 @@ def described(
         "path": path,
         "openapi_extra": extra,
         "responses": {
-            status: {"description": _WHY[status], **({} if status == 304 else {"model": ErrorBody})}
+            status: {"description": _WHY[status], **({} if status == 304 or bare else {"model": ErrorBody})}
             for status in sorted(statuses)
         },
     }
@@ -483,16 +513,16 @@ async def get_item(request: Request) -> Response:
     return json_response(item_json(key, stored), headers={"ETag": etag})
 
 
-@v1.head(**described(_ITEM, 404), response_model=None)
+@v1.head(**described(_ITEM, 404, bare=True), response_class=Response)
 async def head_item(request: Request) -> Response:
-    """Whether there is a value, and its version as ETag."""
+    """Whether there is a value, and its version as ETag: "0" if there is none."""
     version = await run(request, items.find_version(*names(request)))
     if version is None:
-        return Response(status_code=404)
+        return Response(status_code=404, headers={"ETag": '"0"'})
     return Response(headers={"ETag": f'"{version}"'})
 
 
-@v1.put(**described(_ITEM, 412, *_WRITES, body=SetBody, headers=(_IF_MATCH, _IF_NONE)), response_model=VersionBody)
+@v1.put(**described(_ITEM, 412, *WRITES, body=SetBody, headers=(_IF_MATCH, _IF_NONE)), response_model=VersionBody)
 async def set_item(request: Request) -> Response:
     """Store any JSON value; null deletes."""
     namespace, key = names(request)
@@ -540,7 +570,7 @@ async def list_keys(request: Request) -> Response:
     return json_response({"keys": await run(request, items.list_keys(namespace, prefix, after, limit))})
 
 
-@v1.patch(**described(f"{_NS}/items", *_WRITES, body=ValuesBody), response_model=VersionBody)
+@v1.patch(**described(f"{_NS}/items", *WRITES, body=UpdateBody), response_model=UpdatedBody)
 async def update_items(request: Request) -> Response:
     """Store several values, all of them or none; null deletes."""
     namespace = namespace_of(request)
@@ -577,7 +607,7 @@ async def read_many(request: Request) -> Response:
 _LIST = f"{_NS}/lists/{{key:key}}"
 
 
-@v1.post(**described(_LIST, 409, *_WRITES, body=AppendBody), response_model=LengthBody)
+@v1.post(**described(_LIST, 409, *WRITES, body=AppendBody), response_model=LengthBody)
 async def append_items(request: Request) -> Response:
     """Add to the end of a list, which is made if there is none."""
     namespace, key = names(request)
@@ -601,7 +631,7 @@ async def read_tail(request: Request) -> Response:
     return json_response(f'{{"items":[{",".join(texts)}]}}')
 
 
-@v1.post(**described(f"{_NS}/counters/{{key:key}}", 409, *_WRITES, body=IncrBody), response_model=NumberBody)
+@v1.post(**described(f"{_NS}/counters/{{key:key}}", 409, *WRITES, body=IncrBody), response_model=NumberBody)
 async def increment(request: Request) -> Response:
     """Add to a number, from 0 if there is none."""
     namespace, key = names(request)
@@ -653,7 +683,7 @@ class ApiKeysBody(BaseModel):
     apikeys: list[ApiKeyBody]
 
 
-class IssueBody(BaseModel):
+class IssueBody(Strict):
     name: str
     namespaces: list[str] = Field(["*"], description="patterns, such as support-*")
     read_only: bool = False
@@ -706,7 +736,7 @@ async def ready(request: Request) -> Response:
     return json_response({"status": "ready", "version": __version__})
 
 
-@v1.get(**described("/metrics"), response_model=None)
+@v1.get(**described("/metrics"), response_class=PlainTextResponse)
 async def metrics(_request: Request) -> Response:
     """For Prometheus."""
     registry = _REGISTRY
@@ -755,7 +785,11 @@ class Service(FastAPI):
             else:
                 await failed(InvalidInput("the address holds bytes that are not UTF-8"))(scope, receive, watch)
         except HTTPException as error:  # Starlette's word for no such path, no such method
+            if error.status_code == 405:
+                error.headers = {"Allow": ", ".join(sorted(self._methods(scope)))}
             await _refused(error)(scope, receive, watch)
+        except ClientDisconnect:  # nobody is left to answer
+            status = 499
         except Exception:
             if not status:
                 await failed(ScrubjayError("the server made a mistake; its log has the details"))(scope, receive, watch)
@@ -765,6 +799,20 @@ class Service(FastAPI):
             _counted(scope["method"], route, status).inc()
             _timed(route).observe(time.perf_counter() - started)
 
+    def _methods(self, scope: Scope) -> set[str]:
+        """All methods of a path, of which each has a route of its own."""
+        matching = [route for route in self.router.routes if route.matches(scope)[0] is not Match.NONE]
+        return {method for route in matching for method in getattr(route, "methods", None) or ()}
+
+    def openapi(self) -> dict[str, Any]:
+        """FastAPI's document, with the bodies that plain routes read themselves."""
+        if not self.openapi_schema:
+            document = super().openapi()
+            models: list[Any] = [(body, "validation") for body in sorted(_bodies, key=lambda body: body.__name__)]
+            _, bodies = models_json_schema(models, ref_template="#/components/schemas/{model}")
+            document["components"]["schemas"] |= bodies["$defs"]
+        return self.openapi_schema or {}
+
 
 # prometheus_client looks its labels up under a lock; there are only a few dozen combinations.
 _counted = functools.cache(_REQUESTS.labels)
@@ -773,7 +821,8 @@ _timed = functools.cache(_SECONDS.labels)
 
 def _refused(error: HTTPException) -> Response:
     if error.status_code == 404:
-        return failure(404, NotFound.code, "there is no such path; /docs lists them")
+        # Not the code of a key that is not there: a client with a wrong URL must not take it for that.
+        return failure(404, "no_such_path", "there is no such path; is the URL right? /docs lists them")
     code = "method_not_allowed" if error.status_code == 405 else "http_error"
     return failure(error.status_code, code, str(error.detail), error.headers)
 
@@ -792,7 +841,8 @@ def _is_text(scope: Scope) -> bool:
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     quota = Quota(resolve("writes_per_day"), resolve("max_bytes"))
-    async with AioStore(SqliteStore(resolve("path"), durability=resolve("durability"), quota=quota)) as store:
+    file = SqliteStore(resolve("path"), durability=resolve("durability"), quota=quota, patience=BUSY_SECONDS)
+    async with AioStore(file) as store:
         app.state.store = store
         sweeper = asyncio.create_task(_sweep_forever(store))
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from .backends import Backend
-from .errors import MissingExtra, ScrubjayError
+from .errors import InvalidInput, MissingExtra, ScrubjayError
 from .memory import Memory, open_backend
 from .records import Usage
 from .settings import add_serve_flags, checked, parse_count, parse_seconds, parse_size, resolve
+from .values import decode_body, encode
 from .version import __version__
 
 Command = Callable[[argparse.Namespace], int]
@@ -24,6 +26,8 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a character shows its number
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return int(arguments.run(arguments))
     except ScrubjayError as error:
@@ -176,7 +180,8 @@ def _examine_file(path: Path) -> int:
 
 
 def _disk(path: Path) -> str:
-    taken = sum(part.stat().st_size for part in path.parent.glob(f"{path.name}*"))
+    parts = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")]
+    taken = sum(part.stat().st_size for part in parts if part.exists())
     return f"{taken:,} bytes on disk, {shutil.disk_usage(path.parent).free:,} free"
 
 
@@ -210,9 +215,11 @@ def _value(text: str, arguments: argparse.Namespace) -> Any:
     if arguments.text:
         return text
     try:
-        return json.loads(text)
-    except ValueError:
+        value = decode_body(text)
+        encode(value)
+    except InvalidInput:  # no JSON, or nothing that JSON carries
         return text
+    return value
 
 
 def _show(value: Any) -> None:

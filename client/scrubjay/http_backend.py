@@ -12,7 +12,7 @@ from .errors import NotFound, ScrubjayError, Unavailable, from_wire
 from .names import MAX_PAGE, check_header
 from .records import ApiKey, Item, Usage
 from .version import __version__
-from .wire import Answer, open_wire
+from .wire import Answer, NoAnswer, open_wire
 
 _HEADERS = {
     "User-Agent": f"scrubjay/{__version__}",
@@ -40,9 +40,9 @@ class HttpBackend:
         return None if data is None else Item.from_json(data)
 
     def contains(self, namespace: str, key: str) -> bool:
-        status = self._send("HEAD", _item(namespace, key)).status
-        if status in (200, 404):
-            return status == 200
+        answer = self._send("HEAD", _item(namespace, key))
+        if "etag" in answer.headers:  # "0" when there is nothing
+            return answer.status == 200
         return self._find("GET", _item(namespace, key)) is not None  # a HEAD cannot say why it failed
 
     def set(self, namespace: str, key: str, text: str, ttl: float | None, if_version: int | None) -> int:
@@ -127,6 +127,10 @@ class HttpBackend:
         sent = {**self._headers, **headers} if headers else self._headers
         try:
             return self._wire.send(method, path, b"" if body is None else body.encode(), sent)
+        except NoAnswer as error:
+            raise Unavailable(
+                f"{self.place} did not answer: {error}; what was asked may have happened or not"
+            ) from error
         except OSError as error:
             raise Unavailable(
                 f"cannot reach {self.place}: {error}; is it running? start it with: scrubjay serve"
