@@ -28,6 +28,7 @@ from .records import Item, Usage
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .adapters.autogen import PersistentAgent, PersistentGroupChat, persist
     from .async_memory import AsyncMemory
 
 __all__ = [
@@ -39,6 +40,8 @@ __all__ = [
     "Memory",
     "MissingExtra",
     "NotFound",
+    "PersistentAgent",
+    "PersistentGroupChat",
     "QuotaExceeded",
     "ScrubjayError",
     "Unauthenticated",
@@ -46,10 +49,16 @@ __all__ = [
     "Usage",
     "ValueTooLarge",
     "__version__",
+    "persist",
 ]
 
-# Loaded when first asked for: asyncio alone would double the time of `import scrubjay`.
-_LAZY = {"AsyncMemory": ".async_memory"}
+# Loaded when first asked for: asyncio alone would double the time of `import scrubjay`, AutoGen takes seconds.
+_LAZY = {
+    "AsyncMemory": ".async_memory",
+    "PersistentAgent": ".adapters.autogen",
+    "PersistentGroupChat": ".adapters.autogen",
+    "persist": ".adapters.autogen",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,394 @@
+"""AutoGen agents and group chats that go on where they stopped, in another process as in the same one.
+
+    assistant = PersistentAgent("assistant", llm_config=...)
+    user.initiate_chat(assistant, message="What is my preferred language?")
+
+AutoGen calls `_append_oai_message` for every message on every path, sync and async, so that is
+where an agent's messages are saved. It clears histories on its way into each chat; only what the
+user clears is cleared here. Works with pyautogen 0.2.35 to 0.9 and autogen 0.9 to 0.14.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache, cached_property, partial
+from importlib import metadata
+from typing import Any, TypeVar
+
+from scrubjay.errors import InvalidInput, MissingExtra
+from scrubjay.memory import Memory
+
+from ._messages import Message, fitted, snapshot
+from ._sessions import DEFAULT, Record, Session, State, namespace_of, open_memory, repeats
+
+T = TypeVar("T")
+
+
+def _missing(error: ImportError) -> MissingExtra:
+    """The sentence for whoever has no AutoGen, or another package that goes by its name."""
+    names = ("pyautogen", "autogen", "ag2", "autogen-agentchat")
+    installed = [f"{name} {version}" for name in names if (version := _version(name))]
+    have = f"{' and '.join(installed)} installed, without a ConversableAgent" if installed else "none installed"
+    return MissingExtra(
+        f"this needs AutoGen's ConversableAgent, and there is {have} ({error});"
+        ' install one that has it with: pip install "scrubjay[autogen]"'
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+try:
+    from autogen import ConversableAgent, GroupChat, GroupChatManager
+except ImportError as error:
+    raise _missing(error) from error
+
+_RESUMING = ("resume", "a_resume")
+
+
+class Kept:
+    """What agents and group chats have in common: a session of a memory."""
+
+    memory: Memory
+    session: str
+    state: State
+    _session: Session
+
+    def _open(self, memory: Memory | str | None, session: str, namespace: str) -> None:
+        self.memory = open_memory(memory, namespace)
+        self.session = session
+        self._session = Session(self.memory, session)
+        self.state = State(self._session)
+
+    @property
+    def unsaved(self) -> int:
+        """How many writes wait because the memory cannot be reached; 0 is the normal state."""
+        return self._session.unsaved
+
+    def sessions(self) -> list[str]:
+        """The sessions that this memory holds."""
+        return self._session.names()
+
+    def forget(self, session: str | None = None) -> int:
+        """Erase a session for good, this one unless another is named; how many keys it had."""
+        erased = self._session.forget(session)
+        if session in (None, self.session):
+            self._start_anew()
+            self.state = State(self._session)
+        return erased
+
+    def _start_anew(self) -> None:
+        raise NotImplementedError
+
+
+class Conversations(dict[Any, list[Message]]):
+    """An agent's messages by peer, as AutoGen keeps them; a peer is handed what is stored for its name."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+        self._records: dict[str, Record] = {}
+
+    def __missing__(self, peer: Any) -> list[Message]:
+        name = _peer_name(peer)
+        known = next((other for other in self if _peer_name(other) == name), None)
+        if known is not None and not _keeps_itself(peer):  # two objects of one name have one conversation
+            self[peer] = self[known]
+        else:
+            self[peer] = [] if _keeps_itself(peer) else list(self.record(peer).rows)
+        return self[peer]
+
+    def record(self, peer: Any) -> Record:
+        name = _peer_name(peer)
+        if name not in self._records:
+            self._records[name] = Record(self._session, f"with:{name}")
+        return self._records[name]
+
+    def start_anew(self) -> None:
+        self.clear()
+        self._records.clear()
+
+
+class KeptAgent(Kept):
+    """The mixin that makes any ConversableAgent persistent."""
+
+    name: str
+    _oai_messages: Conversations
+
+    def _start(
+        self, memory: Memory | str | None, session: str, max_messages: int | None = None, max_tokens: int | None = None
+    ) -> None:
+        self._open(memory, session, namespace_of("autogen", self.name))
+        said: dict[Any, list[Message]] = self._oai_messages
+        self._oai_messages = Conversations(self._session)
+        self._resent: dict[Any, list[Message]] = {}
+        for peer, messages in said.items():
+            self._take_over(peer, messages)
+        if max_messages is not None or max_tokens is not None:
+            hook = partial(fitted, max_messages=max_messages, max_tokens=max_tokens)
+            self.register_hook("process_all_messages_before_reply", hook)  # type: ignore[attr-defined]
+
+    def _take_over(self, peer: Any, messages: list[Message]) -> None:
+        """Messages from before the agent was persistent, unless they are the stored ones."""
+        view = self._oai_messages[peer]
+        for message in messages[_overlap(view, messages) :]:
+            view.append(message)
+            self._save(peer, self.name if message.get("role") == "assistant" else _author(message, peer))
+
+    def _append_oai_message(self, *args: Any, **kwargs: Any) -> bool:
+        appended: bool = super()._append_oai_message(*args, **kwargs)  # type: ignore[misc]
+        if appended:
+            peer, sending = _direction(args, kwargs)
+            self._save(peer, self.name if sending else _author(self._oai_messages[peer][-1], peer))
+        return appended
+
+    def _save(self, peer: Any, sender: str) -> None:
+        """Save the last message of a conversation, as it is and as people read it."""
+        view = self._oai_messages[peer]
+        if _keeps_itself(peer):
+            writes, saved = [], None if repeats(self._resent.get(peer, []), view) else snapshot(view[-1])
+        else:
+            writes = self._oai_messages.record(peer).follow(view)
+            saved = writes[-1].value if writes else None
+        if saved is not None:
+            line = {"sender": sender, "message": _readable(saved)}
+            self._session.write(*writes, self._session.appended("conversation_history", line))
+
+    def receive(self, message: Any, sender: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return super().receive(message, sender or self._somebody, *args, **kwargs)  # type: ignore[misc]
+
+    async def a_receive(self, message: Any, sender: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return await super().a_receive(message, sender or self._somebody, *args, **kwargs)  # type: ignore[misc]
+
+    @cached_property
+    def _somebody(self) -> Any:
+        """Whoever speaks without being an agent: listens, and never answers."""
+        return ConversableAgent("user", llm_config=False, human_input_mode="NEVER", max_consecutive_auto_reply=0)
+
+    def clear_history(self, recipient: Any = None, *args: Any, **kwargs: Any) -> None:
+        """Clear what the agent knows of its conversations, for the time after a restart too.
+
+        `conversation_history` still tells what was said; `forget` erases that as well. On its way
+        into a chat AutoGen calls this for every agent, and then nothing is cleared.
+        """
+        caller = _autogen_caller()
+        if caller in _RESUMING:
+            self._await_resending()
+        elif caller != "_prepare_chat" or _keeps_itself(recipient):
+            super().clear_history(recipient, *args, **kwargs)  # type: ignore[misc]
+            self._save_cleared(recipient)
+
+    def _await_resending(self) -> None:
+        """A group chat is about to hand over its old messages again, one by one."""
+        for peer, view in self._oai_messages.items():
+            if hasattr(peer, "groupchat"):
+                self._resent[peer] = list(view)
+                view.clear()
+
+    def _save_cleared(self, recipient: Any) -> None:
+        if recipient is None and not self._oai_messages:
+            self._start_anew()
+            self._session.write(self._session.dropped("with:"))
+        for peer in list(self._oai_messages) if recipient is None else [recipient]:
+            if not _keeps_itself(peer):
+                self._session.write(self._oai_messages.record(peer).replace(self._oai_messages[peer]))
+
+    def _start_anew(self) -> None:
+        self._oai_messages.start_anew()
+
+
+class KeptGroupChat(Kept):
+    """The mixin that makes any GroupChat persistent."""
+
+    agents: list[Any]
+    messages: list[Message]
+
+    def _start(self, memory: Memory | str | None, session: str) -> None:
+        names = [agent.name for agent in self.agents]
+        if len(set(names)) < len(names):
+            raise InvalidInput(f"members of a persistent group chat are told apart by name; rename some of {names}")
+        self._open(memory, session, namespace_of("autogen-groupchat", *sorted(names)))
+        self._record = Record(self._session, "messages")
+        self.speaker_history: list[str] = self._session.get("speaker_history") or []
+        stored = len(self._record.rows)
+        if not _overlap(self._record.rows, self.messages):
+            self.messages[:0] = self._record.rows
+        self._unseen = len(self.messages)
+        if len(self.messages) > stored:
+            self._save(self.messages[-1].get("name", ""))
+
+    @property
+    def last_speaker(self) -> Any:
+        """The member who spoke last, in this process or an earlier one; None when nobody has."""
+        return self.agent_by_name(self.speaker_history[-1]) if self.speaker_history else None  # type: ignore[attr-defined]
+
+    def append(self, message: Message, speaker: Any) -> None:
+        super().append(message, speaker)  # type: ignore[misc]
+        self._save(speaker.name)
+
+    def _save(self, speaker: str) -> None:
+        count = len(self.messages)
+        self._unseen = min(self._unseen, count - 1)  # GroupChatManager.reset clears without calling reset here
+        del self.speaker_history[count - 1 :]
+        unnoticed = self.messages[len(self.speaker_history) : -1]
+        self.speaker_history += [*(message.get("name", "") for message in unnoticed), speaker]
+        self._session.write(*self._record.follow(self.messages, speaker_history=self.speaker_history))
+
+    def reset(self) -> None:
+        """Start the chat anew, for the time after a restart too. On its way into a chat, AutoGen's call changes
+        nothing.
+        """
+        caller = _autogen_caller()
+        if caller == "_prepare_chat":
+            self._unseen = len(self.messages)
+            return
+        super().reset()  # type: ignore[misc]
+        if caller not in _RESUMING:  # which hands over the old messages again, one by one
+            self._session.write(self._record.replace([]), self._session.replaced("speaker_history", None))
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self.messages.clear()
+        self.speaker_history.clear()
+        self._unseen = 0
+
+    def select_speaker(self, last_speaker: Any, selector: Any) -> Any:
+        self._tell_members(selector)
+        return super().select_speaker(last_speaker, selector)  # type: ignore[misc]
+
+    async def a_select_speaker(self, last_speaker: Any, selector: Any) -> Any:
+        self._tell_members(selector)
+        return await super().a_select_speaker(last_speaker, selector)  # type: ignore[misc]
+
+    def _tell_members(self, manager: Any) -> None:
+        """Give every member its own view of what was said before this chat; the first moment the manager is known."""
+        earlier, self._unseen = self.messages[: self._unseen], 0
+        for agent in self.agents if earlier else ():
+            if isinstance(agent, ConversableAgent):
+                agent._oai_messages[manager][:0] = [_seen_by(agent.name, message) for message in earlier]
+
+
+class PersistentAgent(KeptAgent, ConversableAgent):
+    """A ConversableAgent that remembers: the same arguments, and those of `persist`."""
+
+    def __init__(
+        self,
+        name: str,
+        *args: Any,
+        memory: Memory | str | None = None,
+        session: str = DEFAULT,
+        max_messages: int | None = None,
+        max_tokens: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name, *args, **kwargs)
+        self._start(memory, session, max_messages, max_tokens)
+
+
+class PersistentGroupChat(KeptGroupChat, GroupChat):
+    """A GroupChat that goes on: the same arguments, and `memory` and `session`."""
+
+    def __init__(
+        self,
+        agents: list[Any],
+        messages: list[Message] | None = None,
+        *args: Any,
+        memory: Memory | str | None = None,
+        session: str = DEFAULT,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(agents, [] if messages is None else messages, *args, **kwargs)
+        self._start(memory, session)
+
+
+def persist(thing: T, *, memory: Memory | str | None = None, session: str = DEFAULT, **limits: int | None) -> T:
+    """Make an agent or group chat that exists already persistent, and return it; a manager stands for its chat.
+
+    `memory` is a Memory or a namespace, by default one of the name's own; `session` keeps several
+    conversations apart. For agents, `max_messages` and `max_tokens` bound what the model is handed.
+    """
+    made: Any = thing
+    if isinstance(thing, GroupChatManager):
+        made._last_speaker = persist(made.groupchat, memory=memory, session=session, **limits).last_speaker
+        return thing
+    if isinstance(thing, Kept):
+        raise InvalidInput(f"{thing!r} is persistent already; give memory= and session= where it is made")
+    own: Any = type(thing)
+    made.__class__ = _persistent(own)
+    try:
+        made._start(memory, session, **limits)
+    except BaseException:
+        made.__class__ = own
+        raise
+    return thing
+
+
+@cache
+def _persistent(own: Any) -> type:
+    """The persistent kind of someone's class."""
+    for mixin, base in ((KeptAgent, ConversableAgent), (KeptGroupChat, GroupChat)):
+        if issubclass(own, base):
+            return type(f"Persistent{own.__name__}", (mixin, own), {"__module__": own.__module__})
+    raise InvalidInput(f"persist takes a ConversableAgent, a GroupChat or a GroupChatManager, not a {own.__name__}")
+
+
+def _autogen_caller() -> str | None:
+    """Which function of AutoGen's clears: an overridden method is told in no other way why it is called."""
+    frame = sys._getframe(2)
+    while frame.f_back and frame.f_code.co_name in ("clear_history", "reset"):
+        frame = frame.f_back
+    module = str(frame.f_globals.get("__name__"))
+    return frame.f_code.co_name if module.partition(".")[0] == "autogen" else None
+
+
+def _direction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
+    """The peer, and whether the message goes to it, from any of the signatures of _append_oai_message:
+
+    (message, role, peer), (message, role, peer, is_sending) and (message, peer, role, name); in all of them
+    the role is that of a sender or of a receiver, whatever the message's own is.
+    """
+    rest = args[1:]
+    peer = kwargs.get("conversation_id") or next(arg for arg in rest if not isinstance(arg, str | bool))
+    role = kwargs.get("role") or next((arg for arg in rest if isinstance(arg, str)), "assistant")
+    return peer, role == "assistant"
+
+
+def _peer_name(peer: Any) -> str:
+    """What a conversation is kept under. All managers are called chat_manager: a group is known by its members."""
+    group = getattr(peer, "groupchat", None)
+    return peer.name if group is None else namespace_of(peer.name, *sorted(agent.name for agent in group.agents))
+
+
+def _keeps_itself(peer: Any) -> bool:
+    """Whether the conversation with the peer is a persistent group chat, which gives it back by itself."""
+    return isinstance(getattr(peer, "groupchat", None), KeptGroupChat)
+
+
+def _author(message: Message, peer: Any) -> str:
+    """Who said it: in a group chat the manager passes on what others say, under their names."""
+    return str(peer.name if message.get("role") == "function" else message.get("name") or peer.name)
+
+
+def _readable(message: Message) -> Any:
+    """The text alone, where there is nothing else."""
+    tools = any(message.get(part) for part in ("tool_calls", "function_call", "tool_responses"))
+    return message if tools else message["content"]
+
+
+def _seen_by(name: str, message: Message) -> Message:
+    """A message of a group chat as the member of that name has it: its own are an assistant's."""
+    if message.get("name") != name or message.get("role") in ("tool", "function"):
+        return dict(message)
+    if message.get("tool_calls") or message.get("function_call"):  # GroupChat.append made text of the None
+        content = message["content"] if message["content"] not in ("", "None") else None
+        return {**{key: part for key, part in message.items() if key != "name"}, "content": content}
+    return {**message, "role": "assistant"}
+
+
+def _overlap(stored: list[Message], given: list[Message]) -> int:
+    """How many of the given messages are the stored ones, given back by the user's own hand."""
+    return len(stored) if given[: len(stored)] == stored else 0
