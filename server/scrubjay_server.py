@@ -553,7 +553,7 @@ async def ready(request: Request) -> Response:
 @v1.get(**described("/metrics"), response_model=None)
 async def metrics(_request: Request) -> Response:
     """For Prometheus."""
-    registry = prometheus_client.REGISTRY
+    registry = _REGISTRY
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         registry = prometheus_client.CollectorRegistry()
         prometheus_client.multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
@@ -568,8 +568,12 @@ def check_total(texts: list[str]) -> None:
 
 # ---------------------------------------------------------------- the application
 
-_REQUESTS = prometheus_client.Counter("scrubjay_requests", "Requests answered", ["method", "route", "status"])
-_SECONDS = prometheus_client.Histogram("scrubjay_request_seconds", "Time to answer", ["route"])
+# A registry of its own: run as a script with workers, this file is loaded under two names in one process.
+_REGISTRY = prometheus_client.CollectorRegistry()
+_REQUESTS = prometheus_client.Counter(
+    "scrubjay_requests", "Requests answered", ["method", "route", "status"], registry=_REGISTRY
+)
+_SECONDS = prometheus_client.Histogram("scrubjay_request_seconds", "Time to answer", ["route"], registry=_REGISTRY)
 
 
 class Service(FastAPI):

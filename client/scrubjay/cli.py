@@ -14,7 +14,7 @@ from typing import Any
 from .errors import MissingExtra, ScrubjayError
 from .memory import Memory
 from .records import Usage
-from .settings import add_serve_flags, parse_count, parse_size, resolve
+from .settings import add_serve_flags, checked, parse_count, parse_seconds, parse_size, resolve
 from .version import __version__
 
 Command = Callable[[argparse.Namespace], int]
@@ -151,7 +151,7 @@ def _disk(path: Path) -> str:
 
 
 def _examine_server(url: str) -> int:
-    from .backends import HttpBackend  # noqa: PLC0415 - only if there is a server
+    from .http_backend import HttpBackend  # noqa: PLC0415 - only if there is a server
 
     print(f"server   {url}")
     try:
@@ -193,20 +193,7 @@ def _usage(used: Usage) -> str:
 
 
 def _limit(parse: Callable[[str], int]) -> Callable[[str], int | str]:
-    def limit(text: str) -> int | str:
-        try:
-            return text if text == "default" else parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return limit
-
-
-def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+    return checked(lambda text: text if text == "default" else parse(text))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -238,7 +225,7 @@ def _parser() -> argparse.ArgumentParser:
         "key",
         "value",
     )
-    setter.add_argument("--ttl", type=_seconds, help="seconds until it expires")
+    setter.add_argument("--ttl", type=checked(parse_seconds), help="seconds until it expires")
     setter.add_argument("--text", action="store_true", help="store the text as it is, even if it is JSON")
     command("keys", keys, "list keys", "namespace").add_argument("prefix", nargs="?", default="", metavar="PREFIX")
     command("rm", rm, "delete a key", "namespace", "key")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from .backends import MISSING, Backend, HttpBackend, LocalBackend
+from .backends import MISSING, Backend, LocalBackend
 from .errors import InvalidInput, ValueTooLarge
 from .names import MAX_PAGE, MAX_WRITE_BYTES, check_count, check_key, check_namespace, check_ttl, shown
 from .records import Item, Usage
@@ -38,11 +38,13 @@ class Memory:
         if url is not None and path is not None:
             raise InvalidInput("give url= for a server or path= for a file, not both")
         server = None if path is not None else resolve("url", url)
-        self._backend: Backend = (
-            HttpBackend(server, resolve("timeout", timeout))
-            if server
-            else LocalBackend(resolve("path", path), resolve("durability", durability))
-        )
+        self._backend: Backend
+        if server:
+            from .http_backend import HttpBackend  # noqa: PLC0415 - `import scrubjay` stays light
+
+            self._backend = HttpBackend(server, resolve("timeout", timeout))
+        else:
+            self._backend = LocalBackend(resolve("path", path), resolve("durability", durability))
 
     def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int:
         """Store any JSON value and return its version; None deletes, which is version 0.

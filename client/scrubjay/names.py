@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
@@ -12,8 +11,8 @@ MAX_KEY_BYTES = 512
 MAX_NAMESPACE_CHARS = 128
 MAX_WRITE_BYTES = 16 * 2**20
 """What one call may write: keys and JSON text together."""
-MAX_TTL = 100 * 365 * 86_400
-"""Seconds; beyond that, an item without expiry is meant."""
+MAX_SECONDS = 100 * 365 * 86_400
+"""The longest duration: whoever means longer means for ever, and leaves it out."""
 MAX_PAGE = 10_000
 """Keys that one request may list."""
 
@@ -47,13 +46,13 @@ def check_key(key: Any) -> str:
 
 
 def check_ttl(ttl: Any) -> float | None:
-    if ttl is None:
-        return None
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not math.isfinite(ttl):
-        raise InvalidInput(f"ttl is a number of seconds, not {shown(ttl)}")
-    if not 0 < ttl <= MAX_TTL:
-        raise InvalidInput(f"ttl is more than 0 and at most {MAX_TTL} seconds, not {shown(ttl)}; leave it out for ever")
-    return ttl
+    return None if ttl is None else check_seconds("ttl", ttl)
+
+
+def check_seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_SECONDS:
+        raise InvalidInput(f"{name} is a number of seconds, more than 0 and at most {MAX_SECONDS}, not {shown(value)}")
+    return value
 
 
 def check_count(name: str, value: Any, *, least: int = 0, most: int = 2**53) -> int:

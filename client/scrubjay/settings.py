@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import InvalidInput
+
+if TYPE_CHECKING:
+    import argparse
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -30,10 +32,10 @@ def parse_count(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < 86_400:
-        raise ValueError(f"{text!r} is no time between 0 and 86400 seconds")
-    return seconds
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number of seconds") from None
 
 
 def default_path() -> str:
@@ -112,14 +114,17 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
     for setting in SETTINGS.values():
         if setting.serve:
             default = "" if callable(setting.default) else f" (default {setting.default})"
-            parser.add_argument(setting.flag, type=_argument(setting), help=setting.help + default)
+            parser.add_argument(setting.flag, type=checked(setting.parse), help=setting.help + default)
 
 
-def _argument(setting: Setting) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
+def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """For argparse, which shows a message only from an error of its own."""
+    import argparse  # noqa: PLC0415 - only a command needs it
+
+    def parse_argument(text: str) -> Any:
         try:
-            return setting.parse(text)
+            return parse(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
-    return parse
+    return parse_argument

@@ -28,6 +28,9 @@ T = TypeVar("T")
 LONG_READERS = 2
 """Connections, and so threads, for reads that take long."""
 
+PATIENCE = 0.25
+"""How long a commit waits for company, in terms of how long the last one took."""
+
 Ticket = tuple[Job[Any], "asyncio.Future[Any]"]
 
 
@@ -41,6 +44,7 @@ class AioStore:
         self._waiting: list[Ticket] = []
         self._draining: asyncio.Task[None] | None = None
         self._closing = False
+        self._expected = 0
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -124,6 +128,8 @@ class AioStore:
         self._waiting.append((Job(operation), future))
         if self._draining is None:
             self._draining = self._loop.create_task(self._drain())
+        elif len(self._waiting) == self._expected:
+            _wake(self._gathered)
         return await future
 
     async def _drain(self) -> None:
@@ -131,10 +137,25 @@ class AioStore:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+                started = self._loop.time()
                 await self._commit([job for job, _ in batch])
                 _report(batch)
+                if len(batch) > 1:
+                    await self._gather(len(batch) + len(self._waiting), (self._loop.time() - started) * PATIENCE)
         finally:
             self._draining = None
+
+    async def _gather(self, expected: int, seconds: float) -> None:
+        """Wait a little for those who were just answered to come back.
+
+        Without this they find the next commit under way, and the writers fall into two halves that
+        wait for each other: half as many share an fsync.
+        """
+        self._expected, self._gathered = expected, self._loop.create_future()
+        timer = self._loop.call_later(seconds, _wake, self._gathered)
+        await self._gathered
+        timer.cancel()
+        self._expected = 0
 
     async def _commit(self, jobs: list[Job[Any]]) -> None:
         """Try it here, and only the COMMIT on the thread; whatever comes in the way takes the patient path."""
@@ -160,6 +181,11 @@ class AioStore:
 
     async def _on_thread(self, call: Callable[..., Any], *args: Any) -> None:
         await self._loop.run_in_executor(self._thread, call, *args)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _report(batch: list[Ticket]) -> None:

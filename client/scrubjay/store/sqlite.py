@@ -122,7 +122,7 @@ class SqliteStore:
                 _finish(jobs, self.explained(error) if isinstance(error, sqlite3.Error) else error)
                 return
             all_done = False
-        if all_done:
+        if all_done or len(jobs) == 1:
             _finish(jobs)
         else:  # one of them spoilt the transaction: each gets its own
             for job in jobs:
@@ -204,7 +204,8 @@ class SqliteStore:
                 self._jobs.remove(job)
             raise
         if self._clock() - self._swept_at > SWEEP_SECONDS:
-            self.sweep()
+            with contextlib.suppress(ScrubjayError):  # the next round does it; this write is done
+                self.sweep()
         return job.outcome()
 
     def _lead(self) -> None:
@@ -234,19 +235,16 @@ class SqliteStore:
             pass
 
     def attempt(self, connection: sqlite3.Connection, jobs: list[Job[Any]]) -> bool:
-        """Run jobs in the open transaction; False when one spoilt it by being refused halfway."""
+        """Run jobs in the open transaction; False when one spoilt it by being refused after it had written."""
         context = self.context()
         for job in jobs:
             job.error, changes = None, connection.total_changes
             try:
                 job.result = steps_through(connection, job.operation, context)
             except ScrubjayError as error:
-                if connection.total_changes != changes:
-                    if len(jobs) > 1:
-                        return False
-                    connection.execute("ROLLBACK")
-                    connection.execute("BEGIN")
                 job.error = error
+                if connection.total_changes != changes:
+                    return False
         return True
 
     def _prepare(self) -> None:

@@ -1,0 +1,136 @@
+"""The backend that asks a server. Loaded only when there is one: `import scrubjay` stays light."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from .backends import MISSING
+from .errors import NotFound, ScrubjayError, Unavailable, from_wire
+from .names import MAX_PAGE
+from .records import Item, Usage
+from .version import __version__
+from .wire import open_wire
+
+_HEADERS = {
+    "User-Agent": f"scrubjay/{__version__}",
+    "Accept": "application/json",
+    "Content-Type": "application/json",
+}
+
+
+class HttpBackend:
+    """A server, over kept-alive connections."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self.place = url.rstrip("/")
+        self._wire = open_wire(self.place, timeout)
+
+    def get(self, namespace: str, key: str) -> Any:
+        data = self._find("GET", _item(namespace, key))
+        return MISSING if data is None else data["value"]
+
+    def item(self, namespace: str, key: str) -> Item | None:
+        data = self._find("GET", _item(namespace, key))
+        return None if data is None else Item.from_json(data)
+
+    def contains(self, namespace: str, key: str) -> bool:
+        return self._find("HEAD", _item(namespace, key)) is not None
+
+    def set(self, namespace: str, key: str, text: str, ttl: float | None, if_version: int | None) -> int:
+        body = f'{{"value":{text}}}' if ttl is None else f'{{"value":{text},"ttl":{json.dumps(ttl)}}}'
+        return int(self._call("PUT", _item(namespace, key), body, _if_match(if_version))["version"])
+
+    def delete(self, namespace: str, key: str, if_version: int | None) -> bool:
+        return self._find("DELETE", _item(namespace, key), headers=_if_match(if_version)) is not None
+
+    def keys(self, namespace: str, prefix: str, after: str) -> list[str]:
+        query = urlencode({"prefix": prefix, "after": after, "limit": MAX_PAGE})
+        return list(self._call("GET", f"{_root(namespace)}/items?{query}")["keys"])
+
+    def clear(self, namespace: str) -> int:
+        return int(self._call("DELETE", f"{_root(namespace)}/items")["deleted"])
+
+    def append(self, namespace: str, key: str, texts: Sequence[str]) -> int:
+        body = f'{{"items":[{",".join(texts)}]}}'
+        return int(self._call("POST", f"{_root(namespace)}/lists/{quote(key, safe='')}", body)["length"])
+
+    def tail(self, namespace: str, key: str, count: int) -> list[Any]:
+        return list(self._call("GET", f"{_root(namespace)}/lists/{quote(key, safe='')}?tail={count}")["items"])
+
+    def incr(self, namespace: str, key: str, by: float) -> Any:
+        path = f"{_root(namespace)}/counters/{quote(key, safe='')}"
+        return self._call("POST", path, json.dumps({"by": by}))["value"]
+
+    def get_many(self, namespace: str, keys: Sequence[str]) -> dict[str, Any]:
+        return dict(self._call("POST", f"{_root(namespace)}/read", json.dumps({"keys": keys}))["values"])
+
+    def update(self, namespace: str, texts: Mapping[str, str | None]) -> None:
+        pairs = (f"{json.dumps(key)}:{'null' if text is None else text}" for key, text in texts.items())
+        self._call("PATCH", f"{_root(namespace)}/items", f'{{"values":{{{",".join(pairs)}}}}}')
+
+    def usage(self, namespace: str) -> Usage:
+        return Usage.from_json(self._call("GET", f"{_root(namespace)}/usage"))
+
+    def set_quota(self, namespace: str, changes: Mapping[str, int | None]) -> Usage:
+        return Usage.from_json(self._call("PATCH", f"{_root(namespace)}/quota", json.dumps(changes)))
+
+    def namespaces(self) -> list[str]:
+        return list(self._call("GET", "/v1/namespaces")["namespaces"])
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def health(self) -> dict[str, Any]:
+        return {**self._call("GET", "/health"), **self._call("GET", "/ready")}
+
+    def _find(self, method: str, path: str, *, headers: Mapping[str, str] | None = None) -> Any:
+        """The answer, or None when there is nothing of that name."""
+        try:
+            return self._call(method, path, headers=headers)
+        except NotFound:
+            return None
+
+    def _call(self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None) -> Any:
+        """One request and its JSON answer; every failure is a ScrubjayError."""
+        try:
+            answer = self._wire.send(
+                method, path, b"" if body is None else body.encode(), {**_HEADERS, **headers} if headers else _HEADERS
+            )
+        except OSError as error:
+            raise Unavailable(
+                f"cannot reach {self.place}: {error}; is it running? start it with: scrubjay serve"
+            ) from error
+        if answer.status >= 300:
+            raise self._failure(answer.status, answer.data, answer.headers.get("retry-after"))
+        if not answer.data:
+            return {}
+        try:
+            return json.loads(answer.data)
+        except ValueError as error:
+            raise Unavailable(f"{self.place} answered something that is not JSON; is it a Scrubjay server?") from error
+
+    def _failure(self, status: int, data: bytes, retry_after: str | None) -> ScrubjayError:
+        if not data and status == 404:  # HEAD
+            return NotFound("there is nothing of that name")
+        try:
+            answer = json.loads(data)
+            return from_wire(answer["code"], answer["detail"], status, retry_after)
+        except (ValueError, KeyError, TypeError):
+            return Unavailable(f"{self.place} answered {status} without saying why; is it a Scrubjay server?")
+
+
+def _root(namespace: str) -> str:
+    return f"/v1/namespaces/{quote(namespace, safe='')}"
+
+
+def _item(namespace: str, key: str) -> str:
+    return f"/v1/namespaces/{quote(namespace, safe='')}/items/{quote(key, safe='')}"
+
+
+def _if_match(version: int | None) -> dict[str, str]:
+    if version is None:
+        return {}
+    return {"If-Match": f'"{version}"'} if version else {"If-None-Match": "*"}

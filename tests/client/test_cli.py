@@ -1,0 +1,127 @@
+"""The `scrubjay` command, as a process, on a file and on a server."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from harness import clean_environment, fresh_name
+
+
+@pytest.fixture(params=["file", "server"])
+def scrubjay(request, tmp_path):
+    if request.param == "server":
+        variables = {"SCRUBJAY_URL": request.getfixturevalue("server").url}
+    else:
+        variables = {"SCRUBJAY_PATH": str(tmp_path / "cli.db")}
+
+    def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-m", "scrubjay.cli", *words],
+            input=stdin, capture_output=True, text=True, check=False, timeout=60, env=clean_environment(**variables),
+        )  # fmt: skip
+
+    return run
+
+
+def test_set_and_get_speak_json_and_fall_back_to_text(scrubjay):
+    namespace = fresh_name()
+    for given, stored in (
+        ("hello there", "hello there"),
+        ('{"a": [1, null]}', {"a": [1, None]}),
+        ("42", 42),
+        ('"42"', "42"),
+        ("ключ", "ключ"),
+    ):
+        assert scrubjay("set", namespace, "k", given).returncode == 0
+        assert json.loads(scrubjay("get", namespace, "k").stdout) == stored
+    scrubjay("set", namespace, "k", "[1]", "--text")
+    assert scrubjay("get", namespace, "k").stdout == '"[1]"\n'
+    scrubjay("set", namespace, "k", "-", stdin='{"from": "stdin"}')
+    assert json.loads(scrubjay("get", namespace, "k").stdout) == {"from": "stdin"}
+
+
+def test_lists_keys_and_deleting(scrubjay):
+    namespace = fresh_name()
+    assert scrubjay("append", namespace, "l", "one", '{"two": 2}').stdout == "2\n"
+    assert scrubjay("append", namespace, "l", "3").stdout == "3\n"
+    assert scrubjay("tail", namespace, "l", "-n", "2").stdout == '{"two": 2}\n3\n'
+    scrubjay("set", namespace, "user:a\nb", "1")
+    assert scrubjay("keys", namespace).stdout == 'l\n"user:a\\nb"\n'
+    assert scrubjay("keys", namespace, "user:").stdout == '"user:a\\nb"\n'
+    assert namespace in scrubjay("namespaces").stdout.splitlines()
+    assert scrubjay("rm", namespace, "l").returncode == 0
+    gone = scrubjay("rm", namespace, "l")
+    assert (gone.returncode, gone.stderr) == (1, f"scrubjay: there is no 'l' in '{namespace}'\n")
+    assert scrubjay("get", namespace, "l").returncode == 1
+
+
+def test_usage_and_quota(scrubjay):
+    namespace = fresh_name()
+    shown = scrubjay("quota", namespace, "--writes-per-day", "1", "--max-bytes", "2KB").stdout
+    assert "0 of 1" in shown
+    assert "0 of 2,000" in shown
+    assert scrubjay("set", namespace, "k", "1").returncode == 0
+    refused = scrubjay("set", namespace, "k", "2")
+    assert refused.returncode == 1
+    assert "--writes-per-day" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert "1 of 1" in scrubjay("usage", namespace).stdout
+    assert "(no limit)" in scrubjay("quota", namespace, "--writes-per-day", "0", "--max-bytes", "default").stdout
+    assert scrubjay("quota", namespace, "--max-bytes", "lots").returncode == 2
+
+
+def test_bad_input_is_one_sentence(scrubjay):
+    for words in (
+        ("get", "a/b", "k"),
+        ("set", "ns", "", "1"),
+        ("set", "ns", "k", "[NaN]"),
+        ("set", "ns", "k", "1", "--ttl", "0"),
+    ):
+        ended = scrubjay(*words)
+        assert ended.returncode == 1
+        assert ended.stderr.startswith("scrubjay: ")
+        assert ended.stderr.count("\n") == 1
+    assert scrubjay().returncode == 2
+    assert scrubjay("fly").returncode == 2
+
+
+def test_doctor_finds_nothing_wrong_and_something_wrong(scrubjay, tmp_path):
+    assert "not there yet" in scrubjay("doctor", "--path", str(tmp_path / "nowhere")).stdout
+    namespace = fresh_name()
+    scrubjay("append", namespace, "l", "1", "2")
+    well = scrubjay("doctor")
+    assert well.returncode == 0
+    assert "all is well" in well.stdout
+    (tmp_path / "broken").write_bytes(b"not a database" * 1000)
+    ill = scrubjay("doctor", "--path", str(tmp_path / "broken"))
+    assert ill.returncode == 1
+    assert "FAULT" in ill.stdout
+    assert "1 fault found" in ill.stdout
+
+
+def test_doctor_tells_when_the_server_does_not_answer(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-m", "scrubjay.cli", "doctor"], capture_output=True, text=True, check=False, timeout=60,
+        env=clean_environment(SCRUBJAY_URL="http://127.0.0.1:9", SCRUBJAY_PATH=str(tmp_path / "none")),
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert re.search(r"FAULT +cannot reach http://127.0.0.1:9", ended.stdout)
+
+
+def test_a_missing_server_extra_names_the_command(tmp_path):
+    program = "import sys; sys.modules['fastapi'] = None; from scrubjay.cli import main; sys.exit(main(['serve']))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=clean_environment(),
+    )
+    assert ended.returncode == 1
+    assert 'pip install "scrubjay[server]"' in ended.stderr

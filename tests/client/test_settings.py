@@ -1,0 +1,64 @@
+"""Where things are and how they are chosen."""
+
+from __future__ import annotations
+
+import pytest
+
+from scrubjay import InvalidInput, Memory, Unavailable
+from scrubjay.settings import SETTINGS, parse_size, resolve
+
+
+def test_nothing_needs_to_be_configured(tmp_path):
+    with Memory("my-agent") as memory:
+        memory.set("k", 1)
+    assert (tmp_path / "data" / "scrubjay" / "scrubjay.db").exists()
+
+
+def test_an_argument_wins_over_the_environment_and_that_over_the_default(monkeypatch, tmp_path, server):
+    monkeypatch.setenv("SCRUBJAY_PATH", str(tmp_path / "from-environment.db"))
+    assert "from-environment.db" in repr(Memory("ns"))
+    assert "given.db" in repr(Memory("ns", path=str(tmp_path / "given.db")))
+    monkeypatch.setenv("SCRUBJAY_URL", server.url)
+    assert server.url in repr(Memory("ns"))
+    assert "given.db" in repr(Memory("ns", path=str(tmp_path / "given.db"))), "a file that was named is meant"
+    monkeypatch.setenv("SCRUBJAY_URL", "")
+    assert "from-environment.db" in repr(Memory("ns"))
+    with pytest.raises(InvalidInput, match="not both"):
+        Memory("ns", url=server.url, path="x")
+
+
+@pytest.mark.parametrize("name", ["TIMEOUT", "DURABILITY"])
+def test_a_bad_setting_is_named(monkeypatch, server, name):
+    monkeypatch.setenv(f"SCRUBJAY_{name}", "nonsense")
+    with pytest.raises(InvalidInput, match=f"(?i){name}"):
+        Memory("ns", **({"url": server.url} if name == "TIMEOUT" else {}))
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8787", "ftp://x", "http://", "nonsense", "http://[::1", "http://h:x", "http://h:99999"]
+)
+def test_a_url_that_is_none_is_refused(url):
+    with pytest.raises(InvalidInput, match=r"http://127\.0\.0\.1:8787"):
+        Memory("ns", url=url)
+
+
+def test_a_server_that_is_not_there_is_unavailable():
+    memory = Memory("ns", url="http://127.0.0.1:9")
+    for call in (lambda: memory.get("k"), lambda: memory.set("k", 1), memory.keys, lambda: "k" in memory):
+        with pytest.raises(Unavailable, match=r"cannot reach.*scrubjay serve"):
+            call()
+
+
+def test_sizes_are_read_as_people_write_them():
+    sizes = {"0": 0, "50MB": 50_000_000, "1 kb": 1000, "2GiB": 2**31, "17": 17, "3b": 3}
+    assert {text: parse_size(text) for text in sizes} == sizes
+    for text in ("", "MB", "-1", "1.5MB", "1XB"):
+        with pytest.raises(ValueError, match="no size"):
+            parse_size(text)
+
+
+def test_every_setting_has_a_default_that_it_can_read_itself():
+    for name, setting in SETTINGS.items():
+        default = resolve(name)
+        if default is not None:
+            assert setting.parse(str(default)) == default

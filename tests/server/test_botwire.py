@@ -1,0 +1,98 @@
+"""BotWire's own package from PyPI, unmodified, against this server."""
+
+from __future__ import annotations
+
+import botwire
+import botwire.memory
+import pytest
+import requests
+from botwire import BotWireChatHistory
+from langchain_core.messages import AIMessage, HumanMessage
+
+from harness import fresh_name
+from scrubjay import Memory
+
+
+@pytest.fixture
+def theirs(server) -> botwire.Memory:
+    memory = botwire.Memory(fresh_name("botwire"), base_url=server.url)
+    yield memory
+    memory._client.close()  # it has no close() of its own
+
+
+def test_values_come_back_as_its_package_knows_them(theirs):
+    theirs.set("name", "Pedro")
+    theirs.set("profile", {"likes": ["tea"], "age": 42})
+    theirs.set("list", [1, {"a": None}])
+    assert theirs.get("name") == "Pedro"
+    assert theirs.get("profile") == {"likes": ["tea"], "age": 42}
+    assert theirs.get("list") == [1, {"a": None}]
+    assert theirs.get("nope") is None
+    assert theirs.get("nope", 5) == 5
+    assert "name" in theirs
+    assert "nope" not in theirs
+    assert theirs.delete("name") is True
+    assert theirs.delete("name") is False
+
+
+def test_what_looks_like_json_and_is_not_stays_text(theirs):
+    for text in ("[not json", "{", "{'a': 1}", "", "null and void"):
+        theirs.set("k", text)
+        assert theirs.get("k") == text
+
+
+def test_setting_none_deletes_as_its_documentation_says(theirs):
+    theirs.set("k", "x")
+    theirs.set("k", None)
+    assert theirs.get("k") is None
+    assert theirs.keys() == []
+
+
+def test_keys_are_strings_and_all_of_them(theirs, server):
+    Memory(theirs.namespace, url=server.url).update({f"k{i:05}": i for i in range(10_500)})
+    assert theirs.keys() == [f"k{i:05}" for i in range(10_500)]
+
+
+def test_a_question_mark_belongs_to_the_key(theirs):
+    theirs.set("a", "plain")
+    theirs.set("a?b", "question")
+    theirs.set("who/what is it? a/b&c=d", "both")
+    assert theirs.get("a") == "plain"
+    assert theirs.get("a?b") == "question"
+    assert theirs.keys() == ["a", "a?b", "who/what is it? a/b&c=d"]
+
+
+def test_both_packages_see_one_namespace(theirs, server):
+    with Memory(theirs.namespace, url=server.url) as ours:
+        theirs.set("history", [{"role": "user"}])
+        assert ours.get("history") == [{"role": "user"}]
+        ours.append("history", {"role": "assistant"})
+        assert theirs.get("history") == [{"role": "user"}, {"role": "assistant"}]
+        ours.set("n", 42)
+        assert theirs.get("n") == 42
+
+
+def test_its_langchain_history_survives_two_thousand_messages(server, monkeypatch):
+    # BOTWIRE_URL is read when its package is imported, and becomes this default.
+    monkeypatch.setattr(botwire.memory.Memory.__init__, "__defaults__", (server.url, 10.0))
+    history = BotWireChatHistory(session_id=fresh_name("session"), namespace=fresh_name("langchain"))
+    # Its package rewrites the whole list for each message, so most are laid down in one go and the last by it.
+    text = "What was said, at about the length that people say it. "
+    first = [HumanMessage(f"{i} {text}") if i % 2 else AIMessage(f"{i} {text}") for i in range(1980)]
+    history._mem.set(history.session_id, botwire.memory.messages_to_dict(first))
+    for i in range(1980, 2000):
+        history.add_message(HumanMessage(f"{i} {text}") if i % 2 else AIMessage(f"{i} {text}"))
+    again = BotWireChatHistory(session_id=history.session_id, namespace=history._mem.namespace)
+    messages = again.messages
+    assert [message.content for message in messages] == [f"{i} {text}" for i in range(2000)]
+    assert [message.type for message in messages[:2]] == ["ai", "human"]
+    history.clear()
+    assert history.messages == []
+    history._mem._client.close()
+    again._mem._client.close()
+
+
+def test_errors_on_its_wire_are_ours(server):
+    answer = requests.put(f"{server.url}/memory/ns/k", json={"vlaue": 1}, timeout=5)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_input")
+    assert requests.get(f"{server.url}/memory/ns/nope", timeout=5).json()["code"] == "not_found"

@@ -1,0 +1,385 @@
+"""The service as a process of its own, over plain HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+from harness import Server, clean_environment, fresh_name, serving
+from scrubjay import Memory, QuotaExceeded, Unavailable
+from scrubjay.names import MAX_WRITE_BYTES
+from scrubjay.store.sqlite import SqliteStore
+
+
+@pytest.fixture
+def items(server) -> str:
+    return f"{server.url}/v1/namespaces/{fresh_name()}/items"
+
+
+def raw(server: Server, method: str, target: str, body: bytes = b"", **headers: str) -> tuple[int, dict]:
+    """A request that no library has tidied up first."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.putrequest(method, target, skip_accept_encoding=True)
+    for name, value in {"Content-Length": str(len(body)), **headers}.items():
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders(body)
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    return answer.status, json.loads(text) if text else {}
+
+
+def test_it_says_where_everything_is_and_what_to_try(tmp_path):
+    with serving(tmp_path / "here.db", "--writes-per-day", "7", "--max-bytes", "2MB") as server:
+        for word in (
+            server.url,
+            str(tmp_path / "here.db"),
+            "7 writes a day",
+            "2,000,000 bytes",
+            "scrubjay set",
+            "/docs",
+        ):
+            assert word in server.banner
+
+
+def test_a_value_has_a_version_and_an_etag(items):
+    put = requests.put(f"{items}/user", json={"value": {"name": "Sarah"}}, timeout=5)
+    assert (put.status_code, put.json(), put.headers["ETag"]) == (200, {"version": 1}, '"1"')
+    got = requests.get(f"{items}/user", timeout=5)
+    assert got.headers["ETag"] == '"1"'
+    assert got.headers["Content-Type"] == "application/json"
+    assert got.json()["value"] == {"name": "Sarah"}
+    assert set(got.json()) == {"key", "value", "version", "created_at", "updated_at", "expires_at", "bytes"}
+    assert got.json()["created_at"].endswith("+00:00")
+    unchanged = requests.get(f"{items}/user", headers={"If-None-Match": '"1"'}, timeout=5)
+    assert (unchanged.status_code, unchanged.content) == (304, b"")
+    assert requests.head(f"{items}/user", timeout=5).headers["ETag"] == '"1"'
+    assert requests.head(f"{items}/nope", timeout=5).status_code == 404
+    assert requests.put(f"{items}/user", json={"value": None}, timeout=5).json() == {"version": 0}
+    assert requests.get(f"{items}/user", timeout=5).json()["code"] == "not_found"
+
+
+def test_if_match_guards_a_write(items):
+    key = f"{items}/k"
+    write = lambda value, **headers: requests.put(key, json={"value": value}, headers=headers, timeout=5)  # noqa: E731
+    assert write(1, **{"If-None-Match": "*"}).status_code == 200
+    assert write(2, **{"If-None-Match": "*"}).status_code == 412
+    assert write(2, **{"If-Match": '"1"'}).json() == {"version": 2}
+    stale = write(3, **{"If-Match": '"1"'})
+    assert (stale.status_code, stale.json()["code"]) == (412, "conflict")
+    assert requests.delete(key, headers={"If-Match": '"1"'}, timeout=5).status_code == 412
+    assert write(3, **{"If-Match": "soon"}).status_code == 400
+    assert write(3, **{"If-Match": '"1"', "If-None-Match": "*"}).status_code == 400
+    assert requests.delete(key, headers={"If-Match": '"2"'}, timeout=5).status_code == 204
+
+
+def test_every_write_tells_what_is_left(tmp_path):
+    with serving(tmp_path / "db", "--writes-per-day", "3", "--max-bytes", "100") as server:
+        root = f"{server.url}/v1/namespaces/ns"
+        first = requests.put(f"{root}/items/k", json={"value": "x" * 10}, timeout=5).headers
+        assert (first["RateLimit-Limit"], first["RateLimit-Remaining"]) == ("3", "2")
+        assert (first["Storage-Limit"], first["Storage-Remaining"]) == ("100", "87")
+        assert 0 < int(first["RateLimit-Reset"]) <= 86_400
+        full = requests.put(f"{root}/items/k2", json={"value": "x" * 100}, timeout=5)
+        assert (full.status_code, full.json()["code"]) == (507, "quota_exceeded")
+        assert full.headers["Storage-Remaining"] == "87"
+        assert requests.post(f"{root}/lists/l", json={"items": [1]}, timeout=5).headers["RateLimit-Remaining"] == "1"
+        assert requests.post(f"{root}/counters/n", json={}, timeout=5).headers["RateLimit-Remaining"] == "0"
+        over = requests.patch(f"{root}/items", json={"values": {"a": 1}}, timeout=5)
+        assert (over.status_code, over.json()["code"]) == (429, "quota_exceeded")
+        assert 0 < int(over.headers["Retry-After"]) <= 86_400
+        assert over.headers["RateLimit-Remaining"] == "0"
+        deleted = requests.delete(f"{root}/items/k", timeout=5)
+        assert (deleted.status_code, deleted.headers["RateLimit-Remaining"]) == (204, "0")
+        assert "429" not in requests.get(f"{root}/items/l", timeout=5).text
+        assert requests.patch(f"{root}/quota", json={"writes_per_day": 0}, timeout=5).json()["writes_per_day"] == 0
+        assert "RateLimit-Limit" not in requests.put(f"{root}/items/k", json={"value": 1}, timeout=5).headers
+
+
+def test_the_default_quota_is_a_thousand_writes_and_50_mb(tmp_path):
+    with serving(tmp_path / "db") as server, Memory("ns", url=server.url) as memory:
+        used = memory.usage()
+        assert (used.writes_per_day, used.max_bytes) == (1000, 50_000_000)
+
+
+def test_no_number_of_workers_and_processes_lets_one_write_too_many_through(tmp_path):
+    with serving(tmp_path / "db", "--workers", "2", "--writes-per-day", "200", "--durability", "fast") as server:
+        Memory("ns", path=str(tmp_path / "db")).set_quota(writes_per_day=200)  # for the embedded writer too
+        allowed, refused = [], []
+
+        def hammer(number: int) -> None:
+            where = {"path": str(tmp_path / "db")} if number == 0 else {"url": server.url, "timeout": 30}
+            with Memory("ns", **where) as memory:
+                for i in range(60):
+                    try:
+                        memory.append("list", [number, i])
+                        allowed.append((number, i))
+                    except QuotaExceeded as error:
+                        refused.append(error.retry_after)
+
+        threads = [threading.Thread(target=hammer, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(allowed), len(refused)) == (200, 160)
+        assert all(0 < wait <= 86_400 for wait in refused)
+        with Memory("ns", url=server.url) as memory:
+            assert sorted(map(tuple, memory.get("list"))) == sorted(allowed)
+            assert memory.usage().writes_today == 200
+    store = SqliteStore(tmp_path / "db")
+    assert store.find_faults() == []
+    store.close()
+
+
+BAD_BODIES = [
+    (b"", "not JSON"),
+    (b"{", "not JSON"),
+    (b'{"value": NaN}', "NaN is not JSON"),
+    (b'{"value": 1e999}', "inf"),
+    (b'{"value": "\xff"}', "not JSON"),
+    (b'{"value": "\\ud800"}', "lone surrogate"),
+    (b'{"value": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nests deeper"),
+    (b'{"value": ' + b"[" * 300 + b"]" * 300 + b"}", "nests deeper"),
+    (b'{"value": ' + b"9" * 5000 + b"}", "digits"),
+    (b"[1]", "JSON object"),
+    (b"{}", 'lacks the field "value"'),
+    (b'{"value": 1, "tll": 5}', "tll"),
+    (b'{"value": 1, "ttl": -5}', "ttl"),
+    (b'{"value": 1, "ttl": "soon"}', "ttl"),
+    (b'{"value": 1, "ttl": true}', "ttl"),
+]
+
+
+@pytest.mark.parametrize(("body", "word"), BAD_BODIES)
+def test_a_bad_body_is_refused_with_its_cause(server, body, word):
+    namespace = fresh_name()
+    status, answer = raw(server, "PUT", f"/v1/namespaces/{namespace}/items/k", body)
+    assert status == 400
+    assert answer["code"] == "invalid_input"
+    assert word in answer["detail"]
+    assert raw(server, "GET", f"/v1/namespaces/{namespace}/items") == (200, {"keys": []})
+
+
+@pytest.mark.parametrize("size", [MAX_WRITE_BYTES, 3 * MAX_WRITE_BYTES])
+def test_a_body_that_is_too_large_is_refused_while_it_comes(server, size):
+    body = b'{"value":"' + b"x" * size + b'"}'
+    status, answer = raw(server, "PUT", f"/v1/namespaces/{fresh_name()}/items/k", body)
+    assert (status, answer["code"]) == (413, "value_too_large")
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/v1/namespaces/a%2Fb/items/k", 404),  # a namespace holds no slash, so this is another path
+        ("/v1/namespaces/a%0Ab/items/k", 400),
+        ("/v1/namespaces/%FF/items/k", 400),
+        ("/v1/namespaces/a/items/%FF", 400),
+        ("/v1/namespaces/a/items?prefix=%FF", 400),
+        ("/v1/namespaces/a/items?limit=0", 400),
+        ("/v1/namespaces/a/items?limit=x", 400),
+        ("/v1/namespaces/a/items?limit=99999999999999999999", 400),
+        ("/v1/namespaces/a/items/" + "x" * 513, 400),
+        ("/v1/namespaces/" + "x" * 129 + "/items/k", 400),
+        ("/v1/namespaces/a/lists/k?tail=-1", 400),
+        ("/nowhere", 404),
+        ("/v1/namespaces/a/items/", 404),
+    ],
+)
+def test_a_bad_address_is_refused(server, target, status):
+    found, answer = raw(server, "GET", target)
+    assert found == status
+    assert set(answer) == {"code", "detail"}
+
+
+def test_a_method_that_is_not_there_is_405(server):
+    status, answer = raw(server, "POST", "/health")
+    assert (status, answer["code"]) == (405, "method_not_allowed")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PATCH", "items", {"values": [1]}),
+        ("PATCH", "items", {"values": {"": 1}}),
+        ("POST", "lists/l", {"items": "abc"}),
+        ("POST", "counters/n", {"by": "1"}),
+        ("POST", "counters/n", {"by": True}),
+        ("POST", "read", {"keys": "abc"}),
+        ("POST", "read", {"keys": [1]}),
+        ("PATCH", "quota", {"writes_per_day": -1}),
+        ("PATCH", "quota", {"max_bytes": "50MB"}),
+        ("PATCH", "quota", {"bytes": 1}),
+    ],
+)
+def test_fields_of_the_wrong_kind_are_refused(server, method, path, body):
+    answer = requests.request(method, f"{server.url}/v1/namespaces/{fresh_name()}/{path}", json=body, timeout=5)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_input")
+
+
+def test_the_openapi_document_states_every_status_that_was_seen(server):
+    document = requests.get(f"{server.url}/openapi.json", timeout=5).json()
+    native = {path: methods for path, methods in document["paths"].items() if path.startswith("/v1/")}
+    for path, methods in native.items():
+        for method, described in methods.items():
+            statuses = set(described["responses"])
+            assert statuses & {"200", "204"}, (method, path)
+            assert "503" in statuses, (method, path)
+            if "{namespace}" in path:
+                assert "400" in statuses, (method, path)
+                assert described["parameters"][0]["name"] == "namespace"
+    item = native["/v1/namespaces/{namespace}/items/{key}"]
+    assert set(item["put"]["responses"]) == {"200", "400", "412", "413", "429", "503", "507"}
+    assert set(item["get"]["responses"]) == {"200", "304", "400", "404", "503"}
+    assert item["put"]["requestBody"]["content"]["application/json"]["schema"]["required"] == ["value"]
+
+
+def test_health_ready_and_metrics_answer(server):
+    assert requests.get(f"{server.url}/health", timeout=5).json()["status"] == "ok"
+    assert requests.get(f"{server.url}/ready", timeout=5).json()["status"] == "ready"
+    text = requests.get(f"{server.url}/metrics", timeout=5).text
+    assert 'scrubjay_requests_total{method="GET",route="/health",status="200"}' in text
+    assert "scrubjay_request_seconds_bucket" in text
+
+
+def test_metrics_add_up_over_workers(tmp_path):
+    with serving(tmp_path / "db", "--workers", "2") as server:
+        for _ in range(20):
+            requests.get(f"{server.url}/health", timeout=20)
+        lines = requests.get(f"{server.url}/metrics", timeout=5).text.splitlines()
+        (count,) = [line for line in lines if line.startswith("scrubjay_requests_total") and "/health" in line]
+        assert count.endswith(" 20.0")
+
+
+def test_ready_tells_when_the_store_is_damaged(tmp_path):
+    path = tmp_path / "db"
+    SqliteStore(path).close()
+    with sqlite3.connect(path) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'namespaces'").fetchone()
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)
+    with serving(path) as server:
+        written = requests.put(f"{server.url}/v1/namespaces/ns/items/k", json={"value": 1}, timeout=5)
+        assert (written.status_code, written.json()["code"]) == (503, "unavailable")
+        assert "damaged" in written.json()["detail"]
+        assert requests.get(f"{server.url}/ready", timeout=5).status_code == 503
+        assert requests.get(f"{server.url}/health", timeout=5).status_code == 200
+
+
+def test_sigterm_finishes_what_is_in_flight_and_loses_nothing_acknowledged(tmp_path):
+    server = Server(tmp_path / "db", "--writes-per-day", "0")
+    acknowledged, stop = [], threading.Event()
+
+    def write(number: int) -> None:
+        with Memory("ns", url=server.url) as memory:
+            for i in range(100_000):
+                try:
+                    memory.append("list", [number, i])
+                except Unavailable:
+                    return
+                acknowledged.append((number, i))
+                if stop.is_set():
+                    return
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    assert server.stop(signal.SIGTERM) in (0, -signal.SIGTERM)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert len(acknowledged) > 8
+    with Memory("ns", path=str(tmp_path / "db")) as memory:
+        stored = [tuple(pair) for pair in memory.get("list")]
+    assert set(acknowledged) <= set(stored)
+    assert len(stored) == len(set(stored))
+    assert not Path(f"{tmp_path / 'db'}-wal").exists(), "the log is folded into the file at a clean end"
+
+
+def test_a_restart_keeps_everything(tmp_path):
+    for expected in (None, "kept"):
+        with serving(tmp_path / "db") as server, Memory("ns", url=server.url) as memory:
+            assert memory.get("k") == expected
+            memory.set("k", "kept")
+
+
+def test_a_client_outlives_a_restart_of_its_server(tmp_path):
+    first = Server(tmp_path / "db")
+    memory = Memory("ns", url=first.url)
+    memory.set("k", 1)
+    first.stop()
+    with pytest.raises(Unavailable, match="scrubjay serve"):
+        memory.get("k")
+    with serving(tmp_path / "db", port=first.port):
+        assert memory.get("k") == 1
+    memory.close()
+
+
+def test_server_and_embedded_processes_share_one_file(tmp_path):
+    path = str(tmp_path / "db")
+    with serving(tmp_path / "db") as server, Memory("ns", url=server.url) as far, Memory("ns", path=path) as near:
+        near.set("from", "the process")
+        assert far.get("from") == "the process"
+        far.append("list", 1)
+        assert near.append("list", 2) == 2
+        assert far.get("list") == [1, 2]
+
+
+def test_expired_items_are_swept_by_the_server(tmp_path):
+    with Memory("ns", path=str(tmp_path / "db")) as memory:
+        memory.set("k", 1, ttl=0.01)
+    time.sleep(0.02)
+    with serving(tmp_path / "db") as server:
+        requests.get(f"{server.url}/ready", timeout=5)
+        store = SqliteStore(tmp_path / "db")
+        connection = store.take()
+        for _ in range(100):
+            if connection.execute("SELECT count(*) FROM items").fetchone() == (0,):
+                break
+            time.sleep(0.05)
+        else:
+            pytest.fail("the expired item is still in the file")
+        connection.close()
+
+
+def test_a_port_in_use_and_a_bad_file_are_told_at_the_start(tmp_path):
+    command = [sys.executable, str(Path(__file__).parents[2] / "server" / "scrubjay_server.py")]
+    run = lambda *flags: subprocess.run(  # noqa: E731
+        [*command, *flags], capture_output=True, text=True, timeout=30, env=clean_environment(), check=False
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ended = run("--port", str(taken.getsockname()[1]), "--path", str(tmp_path / "db"))
+    assert ended.returncode == 1
+    assert "--port" in ended.stderr
+    (tmp_path / "text").write_text("no database " * 100)
+    ended = run("--port", "0", "--path", str(tmp_path / "text"))
+    assert ended.returncode == 1
+    assert "SCRUBJAY_PATH" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert run("--port", "many").returncode == 2
+
+
+def test_the_file_itself_can_be_run(tmp_path):
+    command = [sys.executable, str(Path(__file__).parents[2] / "server" / "scrubjay_server.py"), "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--path", str(tmp_path / "db")], stdout=subprocess.PIPE, text=True, env=clean_environment()
+    )
+    url = process.stdout.readline().split()[-1]
+    assert requests.get(f"{url}/ready", timeout=20).json()["status"] == "ready"
+    process.terminate()
+    process.wait(timeout=20)
+    process.stdout.close()
