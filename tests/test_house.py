@@ -33,6 +33,7 @@ ROOMS = [
     "http_backend",
     "memory",
     "async_memory",
+    "adapters",
     "cli",
 ]
 

@@ -28,7 +28,9 @@ from .records import Item, Usage
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .adapters.autogen import PersistentAgent, PersistentGroupChat, persist
+    from .adapters.autogen import PersistentAgent as PersistentAgent
+    from .adapters.autogen import PersistentGroupChat as PersistentGroupChat
+    from .adapters.autogen import persist as persist
     from .async_memory import AsyncMemory
 
 __all__ = [
@@ -40,8 +42,6 @@ __all__ = [
     "Memory",
     "MissingExtra",
     "NotFound",
-    "PersistentAgent",
-    "PersistentGroupChat",
     "QuotaExceeded",
     "ScrubjayError",
     "Unauthenticated",
@@ -49,7 +49,6 @@ __all__ = [
     "Usage",
     "ValueTooLarge",
     "__version__",
-    "persist",
 ]
 
 # Loaded when first asked for: asyncio alone would double the time of `import scrubjay`, AutoGen takes seconds.

@@ -113,28 +113,37 @@ class _Stores:
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[Path, str], tuple[SqliteStore, int]] = {}
-        self._lock = threading.Lock()
+        self._open: dict[tuple[Path, str], SqliteStore] = {}
+        self._borrowers: dict[tuple[Path, str], int] = {}
+        self.after_fork()
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        self._lock = threading.Lock()
+        # Reentrant: the collector may end another Memory, and so give its store back, while this thread borrows.
+        self._lock = threading.RLock()
 
     def borrow(self, path: str, durability: str) -> SqliteStore:
         at = (Path(path).expanduser().resolve(), durability)
         with self._lock:
-            store, borrowers = self._open.get(at) or (SqliteStore(at[0], durability=durability), 0)
-            self._open[at] = (store, borrowers + 1)
-            return store
+            self._borrowers[at] = self._borrowers.get(at, 0) + 1  # first, so that nobody closes it from here on
+            try:
+                if at not in self._open:
+                    self._open[at] = SqliteStore(at[0], durability=durability)
+                return self._open[at]
+            except BaseException:
+                self._count_off(at)
+                raise
 
     def give_back(self, store: SqliteStore) -> None:
-        at = (store.path, store.durability)
+        self._count_off((store.path, store.durability))
+
+    def _count_off(self, at: tuple[Path, str]) -> None:
         with self._lock:
-            _, borrowers = self._open.pop(at)
-            if borrowers > 1:
-                self._open[at] = (store, borrowers - 1)
-            else:
-                store.close()
+            self._borrowers[at] -= 1
+            if not self._borrowers[at]:
+                del self._borrowers[at]
+                if at in self._open:  # not when it could not be opened in the first place
+                    self._open.pop(at).close()
 
 
 _stores = _Stores()

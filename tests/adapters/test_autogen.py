@@ -11,11 +11,15 @@ import pytest
 
 autogen = pytest.importorskip("autogen")
 
-from adapters.models import call_of, quiet, says, serving_model  # noqa: E402
 from autogen import AssistantAgent, ConversableAgent, GroupChat, GroupChatManager, UserProxyAgent  # noqa: E402
+
+from adapters.models import call_of, quiet, says, serving_model  # noqa: E402
 from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [
+    pytest.mark.usefixtures("home"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # AutoGen's own, which differ by version
+]
 
 
 def assistant(*lines, name="assistant", **options):
@@ -388,15 +392,16 @@ def test_a_group_chat_resumed_twice_gives_everybody_their_own_view(kind):
 
 
 def test_a_view_after_a_restart_is_what_it_would_have_been_without():
-    agents, group, manager = team()
+    agents, _, manager = team(chat=GroupChat)
     for number in range(2):
         talk(agents[0], manager, f"start {number}", clear_history=False)
-    whole = [view(agent, manager) for agent in agents]
-    group.forget()
+    without = [agent.chat_messages[manager] for agent in agents]
     for number in range(2):
-        agents, group, manager = team()
+        agents, _, manager = team()
+        for agent in agents:
+            says(agent, f"{agent.name} {number + 1}")
         talk(agents[0], manager, f"start {number}", clear_history=number == 0)
-    assert [view(agent, manager) for agent in agents] == whole
+    assert [agent.chat_messages[manager] for agent in agents] == without
 
 
 def test_a_group_chat_continues_in_the_same_process_and_asynchronously():
@@ -431,10 +436,10 @@ def test_tool_calls_in_a_group_chat_come_back_to_their_caller_and_to_others():
         return runner, group, GroupChatManager(groupchat=group, llm_config=False)
 
     with serving_model(call_of("weather", {"city": "Rome"}), "Sunny!") as model:
-        runner, group, manager = make(model)
+        runner, _, manager = make(model)
         talk(runner, manager, "Rome?")
     with serving_model("As I said.") as model:
-        runner, group, manager = make(model)
+        runner, _, manager = make(model)
         talk(runner, manager, "Again?")
     seen = model.seen[-2 if len(model.seen) > 1 else -1]
     assert [message["role"] for message in seen[:5]] == ["system", "user", "assistant", "tool", "assistant"]
@@ -455,13 +460,13 @@ def test_a_persistent_agent_keeps_ordinary_group_chats_apart_too():
     talk(agents[0], manager, "secret")
     agents, _, manager = team(kind=PersistentAgent, names="AC", chat=GroupChat)
     talk(agents[0], manager, "hello")
-    assert [text for _, _, text in view(agents[0], manager)][0] == "hello"
+    assert next(text for _, _, text in view(agents[0], manager)) == "hello"
     agents, _, manager = team(kind=PersistentAgent, names="AB", chat=GroupChat)
     assert agents[0].chat_messages[manager][0]["content"] == "secret"
 
 
 def test_members_of_one_name_are_refused():
-    with pytest.raises(InvalidInput, match="rename some of"):
+    with pytest.raises(ValueError, match=r"told apart by name|unique names"):  # some AutoGens refuse them, too
         team(names="ABA")
 
 
@@ -533,6 +538,9 @@ def test_persist_takes_a_group_chat_or_its_manager():
     assert texts(group.messages) == ["one", "B 1", "C 1", "A 1"]
     group = team(chat=GroupChat)[1]
     assert persist(group).messages == manager.groupchat.messages
+    manager = GroupChatManager(groupchat=group, llm_config=False)
+    talk(group.agents[0], manager, "two")
+    assert texts(team()[1].messages)[4] == "two"
 
 
 def test_messages_that_a_group_chat_is_given_are_saved_and_seen():
@@ -600,7 +608,7 @@ def test_a_killed_process_loses_no_appended_message(script):
         person.initiate_chat(agent, message="go", max_turns=100_000, silent=True)
     """)
     for line in process.stdout:
-        if line.startswith("appended 5"):
+        if line.startswith("appended 51"):
             break
     process.send_signal(signal.SIGKILL)
     rest = process.communicate()[0].splitlines()

@@ -113,11 +113,24 @@ class Conversations(dict[Any, list[Message]]):
         self._records.clear()
 
 
-class KeptAgent(Kept):
-    """The mixin that makes any ConversableAgent persistent."""
+class PersistentAgent(ConversableAgent, Kept):
+    """A ConversableAgent that remembers: the same arguments, and those of `persist`."""
 
     name: str
     _oai_messages: Conversations
+
+    def __init__(
+        self,
+        name: str,
+        *args: Any,
+        memory: Memory | str | None = None,
+        session: str = DEFAULT,
+        max_messages: int | None = None,
+        max_tokens: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name, *args, **kwargs)
+        self._start(memory, session, max_messages, max_tokens)
 
     def _start(
         self, memory: Memory | str | None, session: str, max_messages: int | None = None, max_tokens: int | None = None
@@ -130,7 +143,7 @@ class KeptAgent(Kept):
             self._take_over(peer, messages)
         if max_messages is not None or max_tokens is not None:
             hook = partial(fitted, max_messages=max_messages, max_tokens=max_tokens)
-            self.register_hook("process_all_messages_before_reply", hook)  # type: ignore[attr-defined]
+            self.register_hook("process_all_messages_before_reply", hook)
 
     def _take_over(self, peer: Any, messages: list[Message]) -> None:
         """Messages from before the agent was persistent, unless they are the stored ones."""
@@ -140,7 +153,7 @@ class KeptAgent(Kept):
             self._save(peer, self.name if message.get("role") == "assistant" else _author(message, peer))
 
     def _append_oai_message(self, *args: Any, **kwargs: Any) -> bool:
-        appended: bool = super()._append_oai_message(*args, **kwargs)  # type: ignore[misc]
+        appended: bool = super()._append_oai_message(*args, **kwargs)
         if appended:
             peer, sending = _direction(args, kwargs)
             self._save(peer, self.name if sending else _author(self._oai_messages[peer][-1], peer))
@@ -159,10 +172,10 @@ class KeptAgent(Kept):
             self._session.write(*writes, self._session.appended("conversation_history", line))
 
     def receive(self, message: Any, sender: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return super().receive(message, sender or self._somebody, *args, **kwargs)  # type: ignore[misc]
+        return super().receive(message, sender or self._somebody, *args, **kwargs)
 
     async def a_receive(self, message: Any, sender: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return await super().a_receive(message, sender or self._somebody, *args, **kwargs)  # type: ignore[misc]
+        return await super().a_receive(message, sender or self._somebody, *args, **kwargs)
 
     @cached_property
     def _somebody(self) -> Any:
@@ -179,7 +192,7 @@ class KeptAgent(Kept):
         if caller in _RESUMING:
             self._await_resending()
         elif caller != "_prepare_chat" or _keeps_itself(recipient):
-            super().clear_history(recipient, *args, **kwargs)  # type: ignore[misc]
+            super().clear_history(recipient, *args, **kwargs)
             self._save_cleared(recipient)
 
     def _await_resending(self) -> None:
@@ -201,96 +214,26 @@ class KeptAgent(Kept):
         self._oai_messages.start_anew()
 
 
-class KeptGroupChat(Kept):
-    """The mixin that makes any GroupChat persistent."""
+class GroupRecord(Record):
+    """What a group chat keeps besides its messages.
+
+    AutoGen's manager works on a shallow copy of the chat that it was given: what changes is in
+    here, or in the lists, which both have in common.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, "messages")
+        self.speakers: list[str] = session.get("speaker_history") or []
+        self.unseen = 0
+        """How many messages, from the first, the members have not been told in this process."""
+
+
+class PersistentGroupChat(GroupChat, Kept):
+    """A GroupChat that goes on: the same arguments, and `memory` and `session`."""
 
     agents: list[Any]
     messages: list[Message]
-
-    def _start(self, memory: Memory | str | None, session: str) -> None:
-        names = [agent.name for agent in self.agents]
-        if len(set(names)) < len(names):
-            raise InvalidInput(f"members of a persistent group chat are told apart by name; rename some of {names}")
-        self._open(memory, session, namespace_of("autogen-groupchat", *sorted(names)))
-        self._record = Record(self._session, "messages")
-        self.speaker_history: list[str] = self._session.get("speaker_history") or []
-        stored = len(self._record.rows)
-        if not _overlap(self._record.rows, self.messages):
-            self.messages[:0] = self._record.rows
-        self._unseen = len(self.messages)
-        if len(self.messages) > stored:
-            self._save(self.messages[-1].get("name", ""))
-
-    @property
-    def last_speaker(self) -> Any:
-        """The member who spoke last, in this process or an earlier one; None when nobody has."""
-        return self.agent_by_name(self.speaker_history[-1]) if self.speaker_history else None  # type: ignore[attr-defined]
-
-    def append(self, message: Message, speaker: Any) -> None:
-        super().append(message, speaker)  # type: ignore[misc]
-        self._save(speaker.name)
-
-    def _save(self, speaker: str) -> None:
-        count = len(self.messages)
-        self._unseen = min(self._unseen, count - 1)  # GroupChatManager.reset clears without calling reset here
-        del self.speaker_history[count - 1 :]
-        unnoticed = self.messages[len(self.speaker_history) : -1]
-        self.speaker_history += [*(message.get("name", "") for message in unnoticed), speaker]
-        self._session.write(*self._record.follow(self.messages, speaker_history=self.speaker_history))
-
-    def reset(self) -> None:
-        """Start the chat anew, for the time after a restart too. On its way into a chat, AutoGen's call changes
-        nothing.
-        """
-        caller = _autogen_caller()
-        if caller == "_prepare_chat":
-            self._unseen = len(self.messages)
-            return
-        super().reset()  # type: ignore[misc]
-        if caller not in _RESUMING:  # which hands over the old messages again, one by one
-            self._session.write(self._record.replace([]), self._session.replaced("speaker_history", None))
-        self._start_anew()
-
-    def _start_anew(self) -> None:
-        self.messages.clear()
-        self.speaker_history.clear()
-        self._unseen = 0
-
-    def select_speaker(self, last_speaker: Any, selector: Any) -> Any:
-        self._tell_members(selector)
-        return super().select_speaker(last_speaker, selector)  # type: ignore[misc]
-
-    async def a_select_speaker(self, last_speaker: Any, selector: Any) -> Any:
-        self._tell_members(selector)
-        return await super().a_select_speaker(last_speaker, selector)  # type: ignore[misc]
-
-    def _tell_members(self, manager: Any) -> None:
-        """Give every member its own view of what was said before this chat; the first moment the manager is known."""
-        earlier, self._unseen = self.messages[: self._unseen], 0
-        for agent in self.agents if earlier else ():
-            if isinstance(agent, ConversableAgent):
-                agent._oai_messages[manager][:0] = [_seen_by(agent.name, message) for message in earlier]
-
-
-class PersistentAgent(KeptAgent, ConversableAgent):
-    """A ConversableAgent that remembers: the same arguments, and those of `persist`."""
-
-    def __init__(
-        self,
-        name: str,
-        *args: Any,
-        memory: Memory | str | None = None,
-        session: str = DEFAULT,
-        max_messages: int | None = None,
-        max_tokens: int | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(name, *args, **kwargs)
-        self._start(memory, session, max_messages, max_tokens)
-
-
-class PersistentGroupChat(KeptGroupChat, GroupChat):
-    """A GroupChat that goes on: the same arguments, and `memory` and `session`."""
+    _record: GroupRecord
 
     def __init__(
         self,
@@ -304,16 +247,82 @@ class PersistentGroupChat(KeptGroupChat, GroupChat):
         super().__init__(agents, [] if messages is None else messages, *args, **kwargs)
         self._start(memory, session)
 
+    def _start(self, memory: Memory | str | None, session: str) -> None:
+        names = [agent.name for agent in self.agents]
+        if len(set(names)) < len(names):
+            raise InvalidInput(f"members of a persistent group chat are told apart by name; rename some of {names}")
+        self._open(memory, session, namespace_of("autogen-groupchat", *sorted(names)))
+        self._record = record = GroupRecord(self._session)
+        if not _overlap(record.rows, self.messages):
+            self.messages[:0] = record.rows
+        if len(self.messages) > len(record.rows):
+            self._save(self.messages[-1].get("name", ""))
+        record.unseen = len(self.messages)
+
+    @property
+    def speaker_history(self) -> list[str]:
+        """Who spoke, in order, in this process and before."""
+        return self._record.speakers
+
+    @property
+    def last_speaker(self) -> Any:
+        """The member who spoke last; None when nobody has."""
+        return self.agent_by_name(self._record.speakers[-1]) if self._record.speakers else None
+
+    def append(self, message: Message, speaker: Any) -> None:
+        super().append(message, speaker)
+        self._save(speaker.name)
+
+    def _save(self, speaker: str) -> None:
+        record, count = self._record, len(self.messages)
+        record.unseen = min(record.unseen, count - 1)  # GroupChatManager.reset clears without calling reset here
+        del record.speakers[count - 1 :]
+        unnoticed = self.messages[len(record.speakers) : -1]
+        record.speakers += [*(message.get("name", "") for message in unnoticed), speaker]
+        self._session.write(*record.follow(self.messages, speaker_history=record.speakers))
+
+    def reset(self) -> None:
+        """Start the chat anew, for the time after a restart too; on AutoGen's way into a chat this changes nothing."""
+        caller = _autogen_caller()
+        if caller == "_prepare_chat":
+            self._record.unseen = len(self.messages)
+            return
+        super().reset()
+        self._start_anew()
+        if caller not in _RESUMING:  # which hands over the old messages again, one by one
+            self._session.write(self._record.replace([]), self._session.replaced("speaker_history", None))
+
+    def _start_anew(self) -> None:
+        self.messages.clear()
+        self._record.speakers.clear()
+        self._record.unseen = 0
+
+    def select_speaker(self, last_speaker: Any, selector: Any) -> Any:
+        self._tell_members(selector)
+        return super().select_speaker(last_speaker, selector)
+
+    async def a_select_speaker(self, last_speaker: Any, selector: Any) -> Any:
+        self._tell_members(selector)
+        return await super().a_select_speaker(last_speaker, selector)
+
+    def _tell_members(self, manager: Any) -> None:
+        """Give every member its own view of what was said before this chat; the first moment the manager is known."""
+        earlier, self._record.unseen = self.messages[: self._record.unseen], 0
+        for agent in self.agents if earlier else ():
+            if isinstance(agent, ConversableAgent):
+                agent._oai_messages[manager][:0] = [_seen_by(agent.name, message) for message in earlier]
+
 
 def persist(thing: T, *, memory: Memory | str | None = None, session: str = DEFAULT, **limits: int | None) -> T:
-    """Make an agent or group chat that exists already persistent, and return it; a manager stands for its chat.
+    """Make an agent or group chat that exists already persistent, and return it.
 
+    Where a manager exists, give that and not its chat, of which it has a copy.
     `memory` is a Memory or a namespace, by default one of the name's own; `session` keeps several
     conversations apart. For agents, `max_messages` and `max_tokens` bound what the model is handed.
     """
     made: Any = thing
     if isinstance(thing, GroupChatManager):
-        made._last_speaker = persist(made.groupchat, memory=memory, session=session, **limits).last_speaker
+        _persist_manager(made, persist(made.groupchat, memory=memory, session=session, **limits))
         return thing
     if isinstance(thing, Kept):
         raise InvalidInput(f"{thing!r} is persistent already; give memory= and session= where it is made")
@@ -327,12 +336,19 @@ def persist(thing: T, *, memory: Memory | str | None = None, session: str = DEFA
     return thing
 
 
+def _persist_manager(manager: Any, group: Any) -> None:
+    manager._last_speaker = group.last_speaker
+    for reply in manager._reply_func_list:
+        if isinstance(reply["config"], GroupChat):  # the copy that it was to work on
+            reply["config"] = group
+
+
 @cache
 def _persistent(own: Any) -> type:
     """The persistent kind of someone's class."""
-    for mixin, base in ((KeptAgent, ConversableAgent), (KeptGroupChat, GroupChat)):
+    for kind, base in ((PersistentAgent, ConversableAgent), (PersistentGroupChat, GroupChat)):
         if issubclass(own, base):
-            return type(f"Persistent{own.__name__}", (mixin, own), {"__module__": own.__module__})
+            return type(f"Persistent{own.__name__}", (kind, own), {"__module__": own.__module__})
     raise InvalidInput(f"persist takes a ConversableAgent, a GroupChat or a GroupChatManager, not a {own.__name__}")
 
 
@@ -365,7 +381,7 @@ def _peer_name(peer: Any) -> str:
 
 def _keeps_itself(peer: Any) -> bool:
     """Whether the conversation with the peer is a persistent group chat, which gives it back by itself."""
-    return isinstance(getattr(peer, "groupchat", None), KeptGroupChat)
+    return isinstance(getattr(peer, "groupchat", None), PersistentGroupChat)
 
 
 def _author(message: Message, peer: Any) -> str:
