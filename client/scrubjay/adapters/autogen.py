@@ -10,7 +10,9 @@ user clears is cleared here. Works with pyautogen 0.2.35 to 0.9 and autogen 0.9 
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Callable
 from functools import cache, cached_property, partial
 from importlib import metadata
 from typing import Any, TypeVar
@@ -22,6 +24,8 @@ from ._messages import Message, fitted, snapshot
 from ._sessions import DEFAULT, Record, Session, State, namespace_of, open_memory, repeats
 
 T = TypeVar("T")
+
+log = logging.getLogger("scrubjay")
 
 
 def _missing(error: ImportError) -> MissingExtra:
@@ -76,7 +80,7 @@ class Kept:
     def forget(self, session: str | None = None) -> int:
         """Erase a session for good, this one unless another is named; how many keys it had."""
         erased = self._session.forget(session)
-        if session in (None, self.session):
+        if session in (None, self._session.name):
             self._start_anew()
             self.state = State(self._session)
         return erased
@@ -88,36 +92,20 @@ class Kept:
 class Conversations(dict[Any, list[Message]]):
     """An agent's messages by peer, as AutoGen keeps them; a peer is handed what is stored for its name."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, restored: Callable[[Any], list[Message]]) -> None:
         super().__init__()
-        self._session = session
-        self._records: dict[str, Record] = {}
+        self._restored = restored
 
     def __missing__(self, peer: Any) -> list[Message]:
-        name = _peer_name(peer)
-        known = next((other for other in self if _peer_name(other) == name), None)
-        if known is not None and not _keeps_itself(peer):  # two objects of one name have one conversation
-            self[peer] = self[known]
-        else:
-            self[peer] = [] if _keeps_itself(peer) else list(self.record(peer).rows)
+        self[peer] = self._restored(peer)
         return self[peer]
-
-    def record(self, peer: Any) -> Record:
-        name = _peer_name(peer)
-        if name not in self._records:
-            self._records[name] = Record(self._session, f"with:{name}")
-        return self._records[name]
-
-    def start_anew(self) -> None:
-        self.clear()
-        self._records.clear()
 
 
 class PersistentAgent(ConversableAgent, Kept):
     """A ConversableAgent that remembers: the same arguments, and those of `persist`."""
 
     name: str
-    _oai_messages: Conversations
+    _oai_messages: dict[Any, list[Message]]
 
     def __init__(
         self,
@@ -136,14 +124,28 @@ class PersistentAgent(ConversableAgent, Kept):
         self, memory: Memory | str | None, session: str, max_messages: int | None = None, max_tokens: int | None = None
     ) -> None:
         self._open(memory, session, namespace_of("autogen", self.name))
-        said: dict[Any, list[Message]] = self._oai_messages
-        self._oai_messages = Conversations(self._session)
+        self._records: dict[str, Record] = {}
         self._resent: dict[Any, list[Message]] = {}
+        said, self._oai_messages = self._oai_messages, Conversations(self._restored)
         for peer, messages in said.items():
             self._take_over(peer, messages)
         if max_messages is not None or max_tokens is not None:
             hook = partial(fitted, max_messages=max_messages, max_tokens=max_tokens)
             self.register_hook("process_all_messages_before_reply", hook)
+
+    def _restored(self, peer: Any) -> list[Message]:
+        if _keeps_itself(peer):
+            return []
+        name = _peer_name(peer)
+        known = next((other for other in self._oai_messages if _peer_name(other) == name), None)
+        # Two objects of one name have one conversation, whichever of them speaks.
+        return list(self._record(peer).rows) if known is None else self._oai_messages[known]
+
+    def _record(self, peer: Any) -> Record:
+        name = _peer_name(peer)
+        if name not in self._records:
+            self._records[name] = Record(self._session, f"with:{name}")
+        return self._records[name]
 
     def _take_over(self, peer: Any, messages: list[Message]) -> None:
         """Messages from before the agent was persistent, unless they are the stored ones."""
@@ -165,7 +167,7 @@ class PersistentAgent(ConversableAgent, Kept):
         if _keeps_itself(peer):
             writes, saved = [], None if repeats(self._resent.get(peer, []), view) else snapshot(view[-1])
         else:
-            writes = self._oai_messages.record(peer).follow(view)
+            writes = self._record(peer).follow(view)
             saved = writes[-1].value if writes else None
         if saved is not None:
             line = {"sender": sender, "message": _readable(saved)}
@@ -198,7 +200,7 @@ class PersistentAgent(ConversableAgent, Kept):
     def _await_resending(self) -> None:
         """A group chat is about to hand over its old messages again, one by one."""
         for peer, view in self._oai_messages.items():
-            if hasattr(peer, "groupchat"):
+            if isinstance(peer, GroupChatManager):
                 self._resent[peer] = list(view)
                 view.clear()
 
@@ -208,10 +210,11 @@ class PersistentAgent(ConversableAgent, Kept):
             self._session.write(self._session.dropped("with:"))
         for peer in list(self._oai_messages) if recipient is None else [recipient]:
             if not _keeps_itself(peer):
-                self._session.write(self._oai_messages.record(peer).replace(self._oai_messages[peer]))
+                self._session.write(self._record(peer).replace(self._oai_messages[peer]))
 
     def _start_anew(self) -> None:
-        self._oai_messages.start_anew()
+        self._oai_messages.clear()
+        self._records.clear()
 
 
 class GroupRecord(Record):
@@ -248,10 +251,10 @@ class PersistentGroupChat(GroupChat, Kept):
         self._start(memory, session)
 
     def _start(self, memory: Memory | str | None, session: str) -> None:
-        names = [agent.name for agent in self.agents]
+        names = _names(self)
         if len(set(names)) < len(names):
-            raise InvalidInput(f"members of a persistent group chat are told apart by name; rename some of {names}")
-        self._open(memory, session, namespace_of("autogen-groupchat", *sorted(names)))
+            log.warning("members of a group chat are told apart by name after a restart; rename some of %s", names)
+        self._open(memory, session, namespace_of("autogen-groupchat", *names))
         self._record = record = GroupRecord(self._session)
         if not _overlap(record.rows, self.messages):
             self.messages[:0] = record.rows
@@ -309,7 +312,8 @@ class PersistentGroupChat(GroupChat, Kept):
         """Give every member its own view of what was said before this chat; the first moment the manager is known."""
         earlier, self._record.unseen = self.messages[: self._record.unseen], 0
         for agent in self.agents if earlier else ():
-            if isinstance(agent, ConversableAgent):
+            knows = isinstance(agent, PersistentAgent) and not _keeps_itself(manager)  # it has come with its own view
+            if isinstance(agent, ConversableAgent) and not knows:
                 agent._oai_messages[manager][:0] = [_seen_by(agent.name, message) for message in earlier]
 
 
@@ -375,13 +379,16 @@ def _direction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool
 
 def _peer_name(peer: Any) -> str:
     """What a conversation is kept under. All managers are called chat_manager: a group is known by its members."""
-    group = getattr(peer, "groupchat", None)
-    return peer.name if group is None else namespace_of(peer.name, *sorted(agent.name for agent in group.agents))
+    return namespace_of(peer.name, *_names(peer.groupchat)) if isinstance(peer, GroupChatManager) else str(peer.name)
+
+
+def _names(group: Any) -> list[str]:
+    return sorted(str(agent.name) for agent in group.agents)
 
 
 def _keeps_itself(peer: Any) -> bool:
     """Whether the conversation with the peer is a persistent group chat, which gives it back by itself."""
-    return isinstance(getattr(peer, "groupchat", None), PersistentGroupChat)
+    return isinstance(peer, GroupChatManager) and isinstance(peer.groupchat, PersistentGroupChat)
 
 
 def _author(message: Message, peer: Any) -> str:
