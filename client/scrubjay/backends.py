@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import quote, urlencode, urlsplit
 
+from .drafts import Draft, Question
 from .errors import InvalidInput, NotFound, ScrubjayError, Unavailable, from_wire
 from .forks import renew_after_fork
-from .names import MAX_PAGE
-from .records import Item, Usage
-from .store import items, lists, quotas
+from .names import MAX_NOTES_PAGE, MAX_PAGE
+from .records import Item, Note, Usage
+from .store import items, lists, notes, quotas
 from .store.sqlite import SqliteStore
 from .values import decode
 from .version import __version__
@@ -43,6 +44,12 @@ class Backend(Protocol):
     def incr(self, namespace: str, key: str, by: float) -> Any: ...
     def get_many(self, namespace: str, keys: Sequence[str]) -> dict[str, Any]: ...
     def update(self, namespace: str, texts: Mapping[str, str | None]) -> None: ...
+    def remember(self, namespace: str, draft: Draft) -> Note: ...
+    def recall(self, namespace: str, question: Question) -> list[Note]: ...
+    def forget(self, namespace: str, note_id: str) -> bool: ...
+    def notes(
+        self, namespace: str, type_: str | None, tags: tuple[str, ...], session: str | None, after: str
+    ) -> list[Note]: ...
     def usage(self, namespace: str) -> Usage: ...
     def set_quota(self, namespace: str, changes: Mapping[str, int | None]) -> Usage: ...
     def namespaces(self) -> list[str]: ...
@@ -86,7 +93,7 @@ class LocalBackend:
         return self._store.run(items.list_keys(namespace, prefix, after, MAX_PAGE))
 
     def clear(self, namespace: str) -> int:
-        return self._store.run(items.clear_items(namespace))[0]
+        return self._store.run(notes.clear_all(namespace))[0]
 
     def append(self, namespace: str, key: str, texts: Sequence[str]) -> int:
         return self._store.run(lists.append_items(namespace, key, texts))[0]
@@ -103,6 +110,20 @@ class LocalBackend:
 
     def update(self, namespace: str, texts: Mapping[str, str | None]) -> None:
         self._store.run(items.update_items(namespace, texts))
+
+    def remember(self, namespace: str, draft: Draft) -> Note:
+        return self._store.run(notes.remember(namespace, draft))[0]
+
+    def recall(self, namespace: str, question: Question) -> list[Note]:
+        return self._store.run(notes.recall(namespace, question))
+
+    def forget(self, namespace: str, note_id: str) -> bool:
+        return self._store.run(notes.forget(namespace, note_id))[0]
+
+    def notes(
+        self, namespace: str, type_: str | None, tags: tuple[str, ...], session: str | None, after: str
+    ) -> list[Note]:
+        return self._store.run(notes.list_notes(namespace, type_, tags, session, after))
 
     def usage(self, namespace: str) -> Usage:
         return self._store.run(quotas.read_usage(namespace))
@@ -197,7 +218,7 @@ class HttpBackend:
         return list(self._call("GET", f"{_root(namespace)}/items?{query}")["keys"])
 
     def clear(self, namespace: str) -> int:
-        return int(self._call("DELETE", f"{_root(namespace)}/items")["deleted"])
+        return int(self._call("DELETE", _root(namespace))["deleted"])
 
     def append(self, namespace: str, key: str, texts: Sequence[str]) -> int:
         body = f'{{"items":[{",".join(texts)}]}}'
@@ -216,6 +237,23 @@ class HttpBackend:
     def update(self, namespace: str, texts: Mapping[str, str | None]) -> None:
         pairs = (f"{json.dumps(key)}:{'null' if text is None else text}" for key, text in texts.items())
         self._call("PATCH", f"{_root(namespace)}/items", f'{{"values":{{{",".join(pairs)}}}}}')
+
+    def remember(self, namespace: str, draft: Draft) -> Note:
+        return Note.from_json(self._call("POST", f"{_root(namespace)}/notes", json.dumps(draft.to_json())))
+
+    def recall(self, namespace: str, question: Question) -> list[Note]:
+        answer = self._call("POST", f"{_root(namespace)}/notes/recall", json.dumps(question.to_json()))
+        return [Note.from_json(note) for note in answer["notes"]]
+
+    def forget(self, namespace: str, note_id: str) -> bool:
+        return self._find("DELETE", f"{_root(namespace)}/notes/{quote(note_id, safe='')}") is not None
+
+    def notes(
+        self, namespace: str, type_: str | None, tags: tuple[str, ...], session: str | None, after: str
+    ) -> list[Note]:
+        asked = {"type": type_, "session": session, "after": after or None, "limit": MAX_NOTES_PAGE}
+        query = urlencode([*((k, v) for k, v in asked.items() if v is not None), *(("tag", tag) for tag in tags)])
+        return [Note.from_json(note) for note in self._call("GET", f"{_root(namespace)}/notes?{query}")["notes"]]
 
     def usage(self, namespace: str) -> Usage:
         return Usage.from_json(self._call("GET", f"{_root(namespace)}/usage"))
