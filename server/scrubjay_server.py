@@ -127,8 +127,8 @@ def query_count(request: Request, name: str, default: int, *, least: int = 0, mo
     return check_count(name, int(text), least=least, most=most)
 
 
-async def read_fields(request: Request, required: str | None, *optional: str) -> dict[str, Any]:
-    """The JSON object in the body. A field that nobody reads is a mistake, and is named."""
+async def read_object(request: Request) -> dict[str, Any]:
+    """The JSON object in the body."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -139,6 +139,12 @@ async def read_fields(request: Request, required: str | None, *optional: str) ->
     fields = decode_body(bytes(body))
     if not isinstance(fields, dict):
         raise InvalidInput("the body is a JSON object")
+    return fields
+
+
+async def read_fields(request: Request, required: str | None, *optional: str) -> dict[str, Any]:
+    """The JSON object in the body. A field that nobody reads is a mistake, and is named."""
+    fields = await read_object(request)
     known = (required, *optional) if required else optional
     if required and required not in fields:
         raise InvalidInput(f'the body lacks the field "{required}"')
@@ -796,7 +802,7 @@ async def _sweep_forever(store: AioStore) -> None:
 
 def create_app() -> FastAPI:
     """The application; its settings come from SCRUBJAY_* so that worker processes see the same."""
-    from scrubjay_dialects import botwire  # noqa: PLC0415 - it uses what is defined above
+    from scrubjay_dialects import botwire, kronvex, memstore  # noqa: PLC0415 - it uses what is defined above
 
     app = Service(
         title="Scrubjay",
@@ -806,7 +812,7 @@ def create_app() -> FastAPI:
         redirect_slashes=False,
     )
     # Matched in order, so the hot ones come first.
-    app.router.routes[:0] = [*v1.routes, *botwire.routes]
+    app.router.routes[:0] = [*v1.routes, *botwire.routes, *kronvex.routes, *memstore.routes]
     return app
 
 

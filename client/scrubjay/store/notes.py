@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from datetime import datetime
 from hashlib import blake2b
 from secrets import randbelow
-from typing import Any
+from typing import Any, NamedTuple
 
 from scrubjay.drafts import Draft, Question
 from scrubjay.names import MAX_NOTES_PAGE
 from scrubjay.recall.ranking import LENGTH_PENALTY, SATURATION, Candidate, Occurrences, by_confidence, rank, weight
 from scrubjay.recall.words import count_words, split
-from scrubjay.records import Note
+from scrubjay.records import Note, to_time
 from scrubjay.values import byte_size, encode
 
 from .items import clear_into
@@ -52,6 +53,15 @@ _NEIGHBOURS = f"""SELECT {_NEAR} FROM notes n
 WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
 _OCCURRENCES = """SELECT note, word, count, length FROM note_words WHERE namespace = ?
 AND word IN (SELECT value FROM json_each(?)) AND note IN (SELECT value FROM json_each(?))"""
+
+
+class Session(NamedTuple):
+    """What is known of the notes of one session."""
+
+    name: str
+    notes: int
+    created_at: datetime
+    updated_at: datetime
 
 
 def remember(namespace: str, draft: Draft) -> Operation[tuple[Note, Account]]:
@@ -116,14 +126,27 @@ def list_notes(
     session: str | None = None,
     after: str = "",
     limit: int = MAX_NOTES_PAGE,
+    offset: int = 0,
 ) -> Steps[list[Note]]:
     """Notes in the order remembered, those after the one named; fewer than `limit` means there are no more."""
     where, params = _conditions(context.now, type_, tags, session)
     rows = yield Long(
-        f"SELECT {COLUMNS} FROM notes n WHERE n.namespace = ? AND n.id > ? AND {where} ORDER BY n.id LIMIT ?",  # noqa: S608
-        (namespace, max(_ids(after), default=0), *params, limit),
+        f"SELECT {COLUMNS} FROM notes n WHERE n.namespace = ? AND n.id > ? AND {where} ORDER BY n.id LIMIT ? OFFSET ?",  # noqa: S608
+        (namespace, max(_ids(after), default=0), *params, limit, offset),
     )
     return [Row._make(row).to_note() for row in rows]
+
+
+@operation(SNAPSHOT)
+def list_sessions(context: Context, namespace: str) -> Steps[list[Session]]:
+    """The sessions that have notes, the last used first."""
+    where, params = _conditions(context.now, None, (), None)
+    rows = yield Long(
+        f"""SELECT n.session, count(*), min(n.created_at), max(n.updated_at) AS last FROM notes n
+        WHERE n.namespace = ? AND n.session IS NOT NULL AND {where} GROUP BY n.session ORDER BY last DESC, n.session""",  # noqa: S608
+        (namespace, *params),
+    )
+    return [Session(name, count, to_time(first), to_time(last)) for name, count, first, last in rows]
 
 
 @operation(SNAPSHOT)
