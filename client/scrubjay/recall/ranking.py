@@ -15,6 +15,8 @@ OWN, PREVIOUS, NEXT = 1.0, 0.5, 0.3
 """What a word counts in the note itself, and in its neighbours."""
 SPEAKER = 1.5
 """The factor for a note whose speaker the question names."""
+BEGINNING = 0.3
+"""What the beginning of a word counts, beside the word itself."""
 SATURATION = 0.9
 LENGTH_PENALTY = 0.012
 """BM25 as count / (count + SATURATION + LENGTH_PENALTY × length): its k1 is 1.2, its b .25, at 25 words."""
@@ -38,8 +40,9 @@ class Ranked(NamedTuple):
     score: float
 
 
-Occurrences = Mapping[int, Mapping[int, tuple[int, int]]]
+Occurrences = Mapping[int | None, Mapping[int, tuple[int, int]]]
 """For each note, how often it has each word, and how many words it has in all."""
+_NOTHING: Mapping[int, tuple[int, int]] = {}
 
 
 def weight(total: int, notes_with_word: int) -> float:
@@ -68,16 +71,12 @@ def by_confidence(ranked: Sequence[Ranked], candidates: Iterable[Candidate], now
 
 
 def _fit(candidate: Candidate, occurrences: Occurrences, weights: Mapping[int, float], named: frozenset[str]) -> float:
-    fields = [
-        (occurrences[note], share)
-        for note, share in ((candidate.id, OWN), (candidate.previous, PREVIOUS), (candidate.next, NEXT))
-        if note is not None and note in occurrences
-    ]
-    length = next((length for _, length in occurrences.get(candidate.id, {}).values()), 0)
-    score = 0.0
-    for word, word_weight in weights.items():
-        count = sum(share * words[word][0] for words, share in fields if word in words)
-        score += word_weight * _saturated(count, length)
+    counts: dict[int, float] = {}
+    for note, share in ((candidate.id, OWN), (candidate.previous, PREVIOUS), (candidate.next, NEXT)):
+        for word, (count, _) in occurrences.get(note, _NOTHING).items():
+            counts[word] = counts.get(word, 0.0) + share * count
+    length = next((length for _, length in occurrences.get(candidate.id, _NOTHING).values()), 0)
+    score = sum(weights[word] * _saturated(count, length) for word, count in counts.items())
     is_named = candidate.speaker is not None and not named.isdisjoint(candidate.speaker.split())
     return score * SPEAKER if is_named else score
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scrubjay.recall.words import count_words, split
+from scrubjay.recall.words import count_beginnings, count_words, split
 from scrubjay.records import Note, to_time
 from scrubjay.values import decode
 
@@ -54,8 +54,11 @@ class Row(NamedTuple):
     def words(self) -> Counter[int]:
         """What it is found by: its text, tags, type, the texts in its metadata, and the day it was written."""
         day = f"{to_time(self.created_at):%d %B %Y}".lstrip("0")
-        labels = [*decode(self.tags), self.type or "", *_texts(decode(self.metadata)), day]
-        return count_words(self.content) + count_words(" ".join(labels))
+        labels = " ".join([*decode(self.tags), self.type or "", *_texts(decode(self.metadata)), day])
+        words = count_words(self.content)
+        for more in (count_words(labels), count_beginnings(f"{self.content} {labels}")):
+            words.update(more)
+        return words
 
     def speaker(self) -> str | None:
         """Who said it, by its metadata or by "Name: …" at its start; as words to look for in a question."""

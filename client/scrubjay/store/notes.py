@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from secrets import randbelow
@@ -12,8 +12,17 @@ from typing import Any, NamedTuple
 
 from scrubjay.drafts import Draft, Question
 from scrubjay.names import MAX_NOTES_PAGE
-from scrubjay.recall.ranking import LENGTH_PENALTY, SATURATION, Candidate, Occurrences, by_confidence, rank, weight
-from scrubjay.recall.words import count_words, split
+from scrubjay.recall.ranking import (
+    BEGINNING,
+    LENGTH_PENALTY,
+    SATURATION,
+    Candidate,
+    Occurrences,
+    by_confidence,
+    rank,
+    weight,
+)
+from scrubjay.recall.words import count_beginnings, count_words, split
 from scrubjay.records import Note, to_time
 from scrubjay.values import byte_size, encode
 
@@ -27,8 +36,10 @@ LONG_CHARS = 20_000
 MAX_QUERY_CHARS = 20_000
 MAX_QUERY_WORDS = 32
 """The rarest words of a question; what is longer is no longer a question."""
-MAX_COUNTED = 10_000
-"""A word in so many notes says nothing, however many more have it."""
+MAX_COUNTED = 5_000
+"""How many notes with a word are counted; a word in more of them says little anyway."""
+MAX_TOTAL = 100_000
+"""How many notes are counted in all."""
 MAX_POSTINGS = 5_000
 """Rows of the index that one recall reads, those of rare words first: what keeps it fast in a large namespace."""
 MIN_CANDIDATES = 30
@@ -41,7 +52,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""  # noqa: S608
 _UPDATE = """UPDATE notes SET type = ?, tags = ?, session = ?, metadata = ?, speaker = ?, pinned = ?, times = ?,
 updated_at = ?, expires_at = ?, bytes = ? WHERE namespace = ? AND id = ?"""
 _ADD_WORD = "INSERT INTO note_words (namespace, word, note, count, length) VALUES (?, ?, ?, ?, ?)"
-_COUNT = """SELECT 0, (SELECT count(*) FROM (SELECT 1 FROM notes WHERE namespace = ?1 LIMIT ?2))
+_COUNT = """SELECT 0, (SELECT count(*) FROM (SELECT 1 FROM notes WHERE namespace = ?1 LIMIT ?4))
 UNION ALL SELECT value, (SELECT count(*) FROM
 (SELECT 1 FROM note_words WHERE namespace = ?1 AND word = value LIMIT ?2)) FROM json_each(?3)"""
 _POSTINGS = f"""SELECT * FROM (SELECT note, ? * count / (count + {SATURATION} + {LENGTH_PENALTY} * length) AS part
@@ -153,7 +164,7 @@ def list_sessions(context: Context, namespace: str) -> Steps[list[Session]]:
 def recall(context: Context, namespace: str, question: Question) -> Steps[list[Note]]:
     """The notes that answer best, with their scores."""
     query = question.query[:MAX_QUERY_CHARS]
-    weights, limits = yield from _weigh(namespace, count_words(query))
+    weights, limits = yield from _weigh(namespace, [*count_words(query), *count_beginnings(query)])
     if not weights:
         return []
     where, params = _conditions(context.now, question.type, question.tags, question.session)
@@ -227,7 +238,7 @@ def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> St
 
 def _add_words(namespace: str, row: Row) -> Steps[None]:
     words = row.words()
-    length = words.total()
+    length = sum(count for word, count in words.items() if word > 0)
     yield Many(_ADD_WORD, [(namespace, word, row.id, count, length) for word, count in words.items()])
 
 
@@ -245,14 +256,14 @@ def _clear_into(account: Account, now: int) -> Steps[int]:
     return int(live)
 
 
-def _weigh(namespace: str, words: Iterable[int]) -> Steps[tuple[dict[int, float], dict[int, int]]]:
+def _weigh(namespace: str, words: Sequence[int]) -> Steps[tuple[dict[int, float], dict[int, int]]]:
     """What each word of a question says, rarest first, and how many rows of the index each may cost."""
-    asked = json.dumps(list(words)[: 4 * MAX_QUERY_WORDS])
-    (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, asked))
+    asked = json.dumps(words[: 4 * MAX_QUERY_WORDS])
+    (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, asked, MAX_TOTAL))
     if not any(count for _, count in counts):
         return {}, {}
     rarest = sorted(counts, key=lambda pair: pair[1])[:MAX_QUERY_WORDS]
-    weights = {word: weight(total, count) for word, count in rarest}
+    weights = {word: weight(total, count) * (1.0 if word > 0 else BEGINNING) for word, count in rarest}
     left, limits = MAX_POSTINGS, {}
     for word, count in rarest:
         if count and left:
@@ -294,7 +305,7 @@ def _conditions(now: int, type_: str | None, tags: tuple[str, ...], session: str
 
 
 def _by_note(rows: Iterable[tuple[int, int, int, int]]) -> Occurrences:
-    found: defaultdict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+    found: defaultdict[int | None, dict[int, tuple[int, int]]] = defaultdict(dict)
     for note, word, count, length in rows:
         found[note][word] = (count, length)
     return found
