@@ -24,7 +24,7 @@ from .errors import (
     ValueTooLarge,
 )
 from .memory import Memory
-from .records import Item, Usage
+from .records import Item, Note, Usage
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ __all__ = [
     "Memory",
     "MissingExtra",
     "NotFound",
+    "Note",
     "QuotaExceeded",
     "ScrubjayError",
     "Unauthenticated",
