@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .adapters.autogen import PersistentAgent as PersistentAgent
     from .adapters.autogen import PersistentGroupChat as PersistentGroupChat
     from .adapters.autogen import persist as persist
+    from .adapters.autogen import register_memory_tools as register_memory_tools
     from .async_memory import AsyncMemory
 
 __all__ = [
@@ -58,6 +59,7 @@ _LAZY = {
     "PersistentAgent": ".adapters.autogen",
     "PersistentGroupChat": ".adapters.autogen",
     "persist": ".adapters.autogen",
+    "register_memory_tools": ".adapters.autogen",
 }
 
 

@@ -14,7 +14,7 @@ autogen = pytest.importorskip("autogen")
 from autogen import AssistantAgent, ConversableAgent, GroupChat, GroupChatManager, UserProxyAgent  # noqa: E402
 
 from adapters.models import call_of, quiet, says, serving_model  # noqa: E402
-from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist  # noqa: E402
+from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist, register_memory_tools  # noqa: E402
 
 VERSION = tuple(map(int, autogen.__version__.split(".")[:2]))
 pytestmark = [
@@ -318,6 +318,67 @@ def test_the_model_gets_the_latest_messages_and_the_memory_keeps_all():
     with serving_model() as model:
         talk(user(), PersistentAgent("assistant", llm_config=model.config, max_tokens=12), "then")
     assert model.last_texts() == ["ok", "then"]
+
+
+def test_what_is_remembered_is_put_before_the_messages_and_never_piles_up():
+    memory = Memory("autogen-assistant")
+    memory.remember("The user's favourite language is Rust.")
+    with serving_model() as model:
+        agent, person = PersistentAgent("assistant", llm_config=model.config, recall=True), user()
+        for _ in range(3):
+            talk(person, agent, "Which language is my favourite?")
+    assert [message["role"] for message in model.seen[-1][:3]] == ["system", "system", "user"]
+    assert "favourite language is Rust." in model.seen[-1][1]["content"]
+    assert sum("Rust" in str(message["content"]) for message in model.seen[-1]) == 1
+    assert "Rust" not in agent.system_message
+    assert "Rust" not in json.dumps(agent.chat_messages[person])
+
+
+def test_messages_are_remembered_and_recalled_in_another_conversation_of_the_session():
+    talk(user(name="alice"), assistant("Noted.", remember=True), "I keep my bicycle in the cellar.")
+    talk(user(name="alice"), assistant("Yes.", remember=True, session="other"), "My bicycle was stolen.")
+    with serving_model() as model:
+        talk(
+            user(name="bob"),
+            PersistentAgent("assistant", llm_config=model.config, recall=True),
+            "Where is the bicycle?",
+        )
+    context = model.seen[-1][1]["content"]
+    assert "I keep my bicycle in the cellar." in context
+    assert "stolen" not in context
+    assert "Where is the bicycle?" not in context
+    note = assistant().memory.notes()[0]
+    assert (note.session, note.metadata) == ("default", {"sender": "alice"})
+
+
+def test_forgetting_a_session_erases_its_notes():
+    agent = assistant(remember=True, session="alice")
+    talk(user(), agent, "I keep my bicycle in the cellar.")
+    agent.memory.remember("known to all")
+    agent.forget()
+    assert [note.content for note in agent.memory.notes()] == ["known to all"]
+
+
+def test_a_model_uses_the_memory_as_tools():
+    memory = Memory("team")
+    calls = [
+        call_of("remember", {"content": "The deadline is Friday."}),
+        call_of("set", {"key": "budget", "value": "[1, 2]"}),
+        call_of("recall", {"query": "deadline"}),
+        call_of("get", {"key": "budget"}),
+        call_of("get", {"key": ""}),
+        "Done.",
+    ]
+    with serving_model(*calls) as model:
+        agent = ConversableAgent("planner", llm_config=model.config)
+        person = quiet(UserProxyAgent, "user", max_consecutive_auto_reply=9)
+        register_memory_tools(memory, caller=agent, executor=person)
+        talk(person, agent, "go", max_turns=6)
+    results = [message["content"] for message in model.seen[-1] if message["role"] == "tool"]
+    assert results[:4] == ["remembered", "stored under 'budget'", "The deadline is Friday.", "[1,2]"]
+    assert "a key has at least one character" in results[4]
+    assert [note.content for note in memory.recall("deadline")] == ["The deadline is Friday."]
+    assert memory.get("budget") == [1, 2]
 
 
 # Objects that exist already

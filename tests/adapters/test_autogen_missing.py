@@ -48,7 +48,7 @@ def test_the_wrong_package_is_named_with_the_command_that_helps(python_with, nam
     assert INSTALL in said
 
 
-@pytest.mark.parametrize("name", ["PersistentAgent", "PersistentGroupChat", "persist"])
+@pytest.mark.parametrize("name", ["PersistentAgent", "PersistentGroupChat", "persist", "register_memory_tools"])
 def test_every_name_says_what_to_install(python_with, name):
     said = python_with(f"from scrubjay import {name}")
     assert "MissingExtra: this needs AutoGen's ConversableAgent" in said

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from scrubjay.errors import Conflict, InvalidInput, ScrubjayError
+from scrubjay.errors import Conflict, InvalidInput
 from scrubjay.forks import renew_after_fork
 from scrubjay.memory import Memory
 
@@ -31,7 +31,9 @@ log = logging.getLogger("scrubjay")
 
 
 class Write(NamedTuple):
-    """One change of a memory; `value` None deletes, and `drop` deletes every key that starts with `key`."""
+    """One change of a memory: append, set (None deletes), drop (every key that starts with `key`), or remember
+    (a note that goes where `key` goes).
+    """
 
     verb: str
     key: str
@@ -42,6 +44,8 @@ class Write(NamedTuple):
             memory.append(self.key, self.value)
         elif self.verb == "set":
             memory.set(self.key, self.value)
+        elif self.verb == "remember":
+            memory.remember(**self.value)
         else:
             memory.update(dict.fromkeys(memory.keys(self.key)))
 
@@ -90,22 +94,27 @@ class Saver:
             self._went_down(f"no answer within {PATIENCE:g} s")
 
     def read(self, get: Callable[[], T], otherwise: T) -> T:
-        """What `get` returns, or `otherwise` when that takes too long or fails."""
+        """What `get` returns, or `otherwise` when that takes too long or fails; a wrong call is the caller's."""
         if self.down:
             return otherwise
         answer: list[T] = []
+        wrong: list[InvalidInput] = []
 
         def ask() -> None:
             try:
                 answer.append(get())
-            except ScrubjayError as error:
+            except InvalidInput as error:
+                wrong.append(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the agent must not see it
                 self._went_down(str(error))
 
         thread = threading.Thread(target=ask, name="scrubjay-reader", daemon=True)
         thread.start()
         thread.join(PATIENCE)
-        if not answer and not self.down:
+        if thread.is_alive():
             self._went_down(f"no answer within {PATIENCE:g} s")
+        if wrong:
+            raise wrong[0]
         return answer[0] if answer else otherwise
 
     def get(self, key: str) -> Any:

@@ -13,15 +13,20 @@ from urllib.parse import quote, unquote
 
 from scrubjay.errors import InvalidInput
 from scrubjay.memory import Memory
-from scrubjay.names import MAX_NAMESPACE_CHARS, shown
+from scrubjay.names import MAX_NAMESPACE_CHARS, MAX_RECALL, check_key, shown
+from scrubjay.recall.context import as_context
 from scrubjay.values import decode, encode
 
 from ._messages import snapshot
 from ._saving import Write, saver_of
 
 DEFAULT = "default"
+MAX_SESSION_BYTES = 100
+"""Three times that, as it stands in a key, leaves room for the rest of the key."""
 _MARK = "session:"
 _STATE = "state:"
+_NOTES = 8
+"""Notes that are put into a prompt, if they fit."""
 
 
 class Session:
@@ -64,6 +69,22 @@ class Session:
     def dropped(self, prefix: str) -> Write:
         return Write("drop", self._prefix + prefix)
 
+    def remembered(self, text: str, sender: str) -> Write:
+        note = {"content": text, "type": "interaction", "session": self.name, "metadata": {"sender": sender}}
+        return Write("remember", f"{self._prefix}notes", note)
+
+    def context(self, query: str, seen: set[str], max_tokens: int) -> str:
+        """What is remembered about this and not seen anyway: in this session, or in none, for all to know."""
+
+        def ask() -> str:
+            limit = min(_NOTES + len(seen), MAX_RECALL)
+            own = self.memory.recall(query, limit=limit, session=self.name)
+            common = [note for note in self.memory.recall(query, limit=limit) if note.session is None]
+            best = sorted(own + common, key=lambda note: note.score or 0, reverse=True)
+            return as_context([note for note in best if note.content not in seen][:_NOTES], max_tokens)
+
+        return self._saver.read(ask, "")
+
     def names(self) -> list[str]:
         """Every session of the memory that holds something, this one or not."""
         keys = self.memory.keys()
@@ -71,9 +92,13 @@ class Session:
         return sorted(others | {DEFAULT for key in keys if not key.startswith(_MARK)})
 
     def forget(self, name: str | None) -> int:
-        """Erase a session for good; how many keys it had."""
-        prefix = self._prefix if name is None else _prefix(name)
-        return self._saver.erase(prefix, but=None if prefix else _MARK)
+        """Erase a session for good, notes included; how many keys it had."""
+        name = self.name if name is None else name
+        prefix = _prefix(name)
+        keys = self._saver.erase(prefix, but=None if prefix else _MARK)
+        for note in self.memory.notes(session=name):
+            self.memory.forget(note.id)
+        return keys
 
 
 class Record:
@@ -137,8 +162,10 @@ class State(MutableMapping[str, Any]):
         return self._values[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
+        write = self._session.replaced(_STATE + name, decode(encode(value)))
+        check_key(write.key)
         self._values[name] = value
-        self._session.write(self._session.replaced(_STATE + name, decode(encode(value))))
+        self._session.write(write)
 
     def __delitem__(self, name: str) -> None:
         del self._values[name]
@@ -183,8 +210,8 @@ def _copies(messages: list[Any]) -> list[Any] | None:
 
 
 def _prefix(session: Any) -> str:
-    if not isinstance(session, str) or not session:
-        raise InvalidInput(f"a session is named by text, not {shown(session)}")
+    if not isinstance(session, str) or not 0 < len(session.encode(errors="replace")) <= MAX_SESSION_BYTES:
+        raise InvalidInput(f"a session is named by 1 to {MAX_SESSION_BYTES} bytes of text, not {shown(session)}")
     return "" if session == DEFAULT else f"{_MARK}{quote(session, safe='@+ ')}:"
 
 

@@ -22,6 +22,7 @@ from scrubjay.memory import Memory
 
 from ._messages import Message, fitted, snapshot
 from ._sessions import DEFAULT, Record, Session, State, namespace_of, open_memory, repeats
+from ._tools import memory_tools
 
 T = TypeVar("T")
 
@@ -47,9 +48,12 @@ def _version(distribution: str) -> str | None:
 
 
 try:
-    from autogen import ConversableAgent, GroupChat, GroupChatManager
+    from autogen import ConversableAgent, GroupChat, GroupChatManager, register_function
 except ImportError as error:
     raise _missing(error) from error
+
+CONTEXT_TOKENS = 400
+"""What `recall=True` may add to a prompt."""
 
 _RESUMING = ("resume", "a_resume")
 
@@ -115,15 +119,24 @@ class PersistentAgent(ConversableAgent, Kept):
         session: str = DEFAULT,
         max_messages: int | None = None,
         max_tokens: int | None = None,
+        recall: bool = False,
+        remember: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(name, *args, **kwargs)
-        self._start(memory, session, max_messages, max_tokens)
+        self._start(memory, session, max_messages, max_tokens, recall, remember)
 
     def _start(
-        self, memory: Memory | str | None, session: str, max_messages: int | None = None, max_tokens: int | None = None
+        self,
+        memory: Memory | str | None,
+        session: str,
+        max_messages: int | None = None,
+        max_tokens: int | None = None,
+        recall: bool = False,
+        remember: bool = False,
     ) -> None:
         self._open(memory, session, namespace_of("autogen", self.name))
+        self._remembers = remember
         self._records: dict[str, Record] = {}
         self._resent: dict[Any, list[Message]] = {}
         said, self._oai_messages = self._oai_messages, Conversations(self._restored)
@@ -132,6 +145,8 @@ class PersistentAgent(ConversableAgent, Kept):
         if max_messages is not None or max_tokens is not None:
             hook = partial(fitted, max_messages=max_messages, max_tokens=max_tokens)
             self.register_hook("process_all_messages_before_reply", hook)
+        if recall:
+            self.register_hook("process_all_messages_before_reply", self._with_context)
 
     def _restored(self, peer: Any) -> list[Message]:
         if _keeps_itself(peer):
@@ -170,8 +185,17 @@ class PersistentAgent(ConversableAgent, Kept):
             writes = self._record(peer).follow(view)
             saved = writes[-1].value if writes else None
         if saved is not None:
-            line = {"sender": sender, "message": _readable(saved)}
-            self._session.write(*writes, self._session.appended("conversation_history", line))
+            said = _readable(saved)
+            writes.append(self._session.appended("conversation_history", {"sender": sender, "message": said}))
+            if self._remembers and isinstance(said, str) and said.strip():
+                writes.append(self._session.remembered(said, sender))
+            self._session.write(*writes)
+
+    def _with_context(self, messages: list[Message]) -> list[Message]:
+        """What the model is handed, with what is remembered about the last thing said; nothing of it is kept."""
+        said = [text for message in messages if isinstance(text := message.get("content"), str) and text]
+        context = self._session.context(said[-1], set(said), CONTEXT_TOKENS) if said else ""
+        return [{"role": "system", "content": context}, *messages] if context else messages
 
     def receive(self, message: Any, sender: Any = None, *args: Any, **kwargs: Any) -> Any:
         return super().receive(message, sender or self._somebody, *args, **kwargs)
@@ -317,23 +341,24 @@ class PersistentGroupChat(GroupChat, Kept):
                 agent._oai_messages[manager][:0] = [_seen_by(agent.name, message) for message in earlier]
 
 
-def persist(thing: T, *, memory: Memory | str | None = None, session: str = DEFAULT, **limits: int | None) -> T:
+def persist(thing: T, *, memory: Memory | str | None = None, session: str = DEFAULT, **options: Any) -> T:
     """Make an agent or group chat that exists already persistent, and return it.
 
     Where a manager exists, give that and not its chat, of which it has a copy.
     `memory` is a Memory or a namespace, by default one of the name's own; `session` keeps several
-    conversations apart. For agents, `max_messages` and `max_tokens` bound what the model is handed.
+    conversations apart. For agents, `max_messages` and `max_tokens` bound what the model is handed,
+    `recall` puts what is remembered about a message before it, and `remember` keeps messages as notes.
     """
     made: Any = thing
     if isinstance(thing, GroupChatManager):
-        _persist_manager(made, persist(made.groupchat, memory=memory, session=session, **limits))
+        _persist_manager(made, persist(made.groupchat, memory=memory, session=session, **options))
         return thing
     if isinstance(thing, Kept):
         raise InvalidInput(f"{thing!r} is persistent already; give memory= and session= where it is made")
     own: Any = type(thing)
     made.__class__ = _persistent(own)
     try:
-        made._start(memory, session, **limits)
+        made._start(memory, session, **options)
     except BaseException:
         made.__class__ = own
         raise
@@ -345,6 +370,14 @@ def _persist_manager(manager: Any, group: Any) -> None:
     for reply in manager._reply_func_list:
         if isinstance(reply["config"], GroupChat):  # the copy that it was to work on
             reply["config"] = group
+
+
+def register_memory_tools(memory: Memory | str, *, caller: Any, executor: Any) -> None:
+    """Let a model use a memory by itself: tools to remember, recall, get and set, proposed by `caller` and
+    run by `executor`. Agents that are given the same memory share it.
+    """
+    for tool in memory_tools(open_memory(memory, "")):
+        register_function(tool, caller=caller, executor=executor, name=tool.__name__, description=str(tool.__doc__))
 
 
 @cache
@@ -379,7 +412,8 @@ def _direction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool
 
 def _peer_name(peer: Any) -> str:
     """What a conversation is kept under. All managers are called chat_manager: a group is known by its members."""
-    return namespace_of(peer.name, *_names(peer.groupchat)) if isinstance(peer, GroupChatManager) else str(peer.name)
+    members = _names(peer.groupchat) if isinstance(peer, GroupChatManager) else []
+    return namespace_of(str(peer.name), *members)
 
 
 def _names(group: Any) -> list[str]:
