@@ -5,15 +5,30 @@ Each is a thin router on the same operations as /v1.
 
 from __future__ import annotations
 
+import uuid
+from datetime import datetime
+from hashlib import blake2b
 from typing import Any
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
 from pydantic import Field, JsonValue
 
-from scrubjay.errors import InvalidInput
-from scrubjay.names import MAX_PAGE, check_key, check_ttl
-from scrubjay.store import items
+from scrubjay.drafts import Draft, Question
+from scrubjay.errors import InvalidInput, NotFound
+from scrubjay.names import (
+    MAX_NOTES_PAGE,
+    MAX_PAGE,
+    check_key,
+    check_label,
+    check_namespace,
+    check_tags,
+    check_ttl,
+    shown,
+)
+from scrubjay.recall.context import as_context
+from scrubjay.records import Note
+from scrubjay.store import items, notes
 from scrubjay.values import decode_body, encode
 from scrubjay_server import (
     WRITES,
@@ -25,7 +40,9 @@ from scrubjay_server import (
     json_response,
     missing,
     namespace_of,
+    query_count,
     read_fields,
+    read_object,
     run,
     written,
 )
@@ -109,3 +126,279 @@ def _meant(value: Any) -> Any:
     except InvalidInput:  # not JSON after all, or JSON that would not come back the same
         return value
     return decoded
+
+
+# ---------------------------------------------------------------- Kronvex
+
+kronvex = APIRouter(route_class=PlainRoute, tags=["Kronvex's wire"])
+_AGENTS = "/api/v1/agents"
+_AGENT = "/api/v1/agents/{agent:key}"
+CONTEXT_TOKENS = 1000
+"""What a context may take; its wire has no word for that."""
+
+
+@kronvex.post(_AGENTS)
+async def kronvex_create_agent(request: Request) -> Response:
+    fields = await read_object(request)
+    about = {name: check_label(name, fields.get(name) or None) for name in ("name", "description")}
+    return json_response(await _register(request, uuid.uuid4().hex, about))
+
+
+@kronvex.get(_AGENTS)
+async def kronvex_agents(request: Request) -> Response:
+    """Every agent that was made, or remembered something, with this api key."""
+    directory = _directory(request)
+    ids = await run(request, items.list_keys(directory))
+    found = await run(request, items.read_many(directory, ids))
+    return json_response(f"[{','.join(found.values())}]")
+
+
+@kronvex.post(f"{_AGENT}/remember")
+async def kronvex_remember(request: Request) -> Response:
+    """Its agents exist from their first use."""
+    fields = await read_object(request)
+    draft = Draft.check(
+        fields.get("content"),
+        type=fields.get("memory_type"),
+        tags=fields.get("tags"),
+        session=fields.get("session_id"),
+        ttl_days=fields.get("ttl_days"),
+        pinned=fields.get("pinned") or False,
+        metadata=fields.get("metadata"),
+    )
+    agent = _agent(request)
+    if await run(request, items.find_version(_directory(request), agent)) is None:
+        await _register(request, agent, {"name": agent})
+    note, account = await run(request, notes.remember(_agent_namespace(request), draft))
+    return written(_kronvex_memory(agent, note), account)
+
+
+@kronvex.post(f"{_AGENT}/recall")
+async def kronvex_recall(request: Request) -> Response:
+    """Both as its package reads it (memories) and as its server documents it (results)."""
+    fields = await read_object(request)
+    found = await _kronvex_found(request, fields, fields.get("query"))
+    memories = [_kronvex_memory(_agent(request), note) for note in found]
+    return json_response({"query": fields["query"], "memories": memories, "results": memories, "total": len(memories)})
+
+
+@kronvex.post(f"{_AGENT}/inject-context")
+async def kronvex_context(request: Request) -> Response:
+    """Both as its package reads it (context) and as its server documents it (context_block)."""
+    fields = await read_object(request)
+    found = await _kronvex_found(request, fields, fields.get("message", fields.get("query")))
+    text = as_context(found, CONTEXT_TOKENS)
+    memories = [_kronvex_memory(_agent(request), note) for note in found]
+    return json_response({"context": text, "context_block": text, "memories": memories, "memories_used": len(memories)})
+
+
+@kronvex.get(f"{_AGENT}/sessions")
+async def kronvex_sessions(request: Request) -> Response:
+    sessions = [
+        {
+            "session_id": session.name,
+            "memory_count": session.notes,
+            "created_at": _iso(session.created_at),
+            "updated_at": _iso(session.updated_at),
+        }
+        for session in await run(request, notes.list_sessions(_agent_namespace(request)))
+    ]
+    return json_response({"sessions": sessions, "total": len(sessions)})
+
+
+@kronvex.get(f"{_AGENT}/memories")
+async def kronvex_memories(request: Request) -> Response:
+    query = request.query_params
+    which = (
+        check_label("memory_type", query.get("memory_type")),
+        (),
+        check_label("session_id", query.get("session_id")),
+    )
+    found = await run(request, notes.list_notes(_agent_namespace(request), *which, "", *_page(request)))
+    memories = [_kronvex_memory(_agent(request), note) for note in found]
+    return json_response({"memories": memories, "results": memories, "total": len(memories)})
+
+
+@kronvex.delete(f"{_AGENT}/memories")
+async def kronvex_clear(request: Request) -> Response:
+    """Erases for good, where its own server only hides."""
+    deleted, account = await run(request, notes.clear_notes(_agent_namespace(request)))
+    return written({"deleted": deleted}, account)
+
+
+@kronvex.delete(f"{_AGENT}/memories/{{memory}}")
+async def kronvex_forget(request: Request) -> Response:
+    return await _forget(request, _agent_namespace(request))
+
+
+@kronvex.delete(_AGENT)
+async def kronvex_delete_agent(request: Request) -> Response:
+    """An agent and everything it remembers."""
+    await run(request, notes.clear_all(_agent_namespace(request)))
+    found, account = await run(request, items.delete_item(_directory(request), _agent(request)))
+    if not found:
+        return failed(NotFound(f"there is no agent {shown(_agent(request))}"))
+    return written({"deleted": True}, account)
+
+
+async def _kronvex_found(request: Request, fields: dict[str, Any], query: Any) -> list[Note]:
+    question = Question.check(
+        query,
+        limit=fields.get("top_k", fields.get("limit", 5)),
+        type=fields.get("memory_type"),
+        tags=fields.get("tags"),
+        session=fields.get("session_id"),
+        threshold=fields.get("threshold"),
+    )
+    return await run(request, notes.recall(_agent_namespace(request), question))
+
+
+def _kronvex_memory(agent: str, note: Note) -> dict[str, Any]:
+    return {
+        "id": note.id,
+        "agent_id": agent,
+        "content": note.content,
+        "memory_type": note.type,
+        "session_id": note.session,
+        "tags": note.tags,
+        "metadata": note.metadata,
+        "pinned": note.pinned,
+        "access_count": note.times,
+        "created_at": _iso(note.created_at),
+        "updated_at": _iso(note.updated_at),
+        "expires_at": note.expires_at and _iso(note.expires_at),
+        "score": note.score,
+        "similarity": note.score,
+    }
+
+
+async def _register(request: Request, agent: str, about: dict[str, Any]) -> dict[str, Any]:
+    """Enter an agent into the list of those that belong to the api key."""
+    entry = {"id": agent, **about}
+    await run(request, items.set_item(_directory(request), agent, encode(entry)))
+    return entry
+
+
+def _agent(request: Request) -> str:
+    return check_key(request.path_params["agent"])
+
+
+def _agent_namespace(request: Request) -> str:
+    """Of the api key and the agent; by its hash if its id holds what no namespace may, or could be taken for one."""
+    agent = _agent(request)
+    namespace = f"{_directory(request)}:{agent}"
+    try:
+        if not agent.startswith("~"):
+            return check_namespace(namespace)
+    except InvalidInput:
+        pass
+    return f"{_directory(request)}:~{_digest(agent)}"
+
+
+def _directory(request: Request) -> str:
+    return f"kronvex:{_owner(request)}"
+
+
+# ---------------------------------------------------------------- Memstore
+
+memstore = APIRouter(route_class=PlainRoute, tags=["Memstore's wire"])
+
+
+@memstore.post("/v1/memory/remember")
+async def memstore_remember(request: Request) -> Response:
+    fields = await read_object(request)
+    draft = Draft.check(
+        fields.get("content"),
+        type=fields.get("type"),
+        tags=fields.get("tags"),
+        session=fields.get("session"),
+        ttl=fields.get("ttl"),
+        metadata=fields.get("metadata"),
+    )
+    note, account = await run(request, notes.remember(_memstore(request), draft))
+    return written(_memstore_memory(note), account)
+
+
+@memstore.get("/v1/memory/recall")
+async def memstore_recall(request: Request) -> Response:
+    query = request.query_params
+    question = Question.check(
+        query.get("q", query.get("query")),
+        limit=query_count(request, "top_k" if "top_k" in query else "limit", 5),
+        tags=_memstore_tags(request),
+        session=query.get("session"),
+        threshold=_query_number(request, "threshold"),
+    )
+    found = await run(request, notes.recall(_memstore(request), question))
+    return json_response({"memories": [_memstore_memory(note) for note in found]})
+
+
+@memstore.get("/v1/memory/list")
+async def memstore_list(request: Request) -> Response:
+    which = (None, _memstore_tags(request), check_label("session", request.query_params.get("session")))
+    found = await run(request, notes.list_notes(_memstore(request), *which, "", *_page(request)))
+    return json_response({"memories": [_memstore_memory(note) for note in found]})
+
+
+_MEMORY = "/v1/memory/forget/{memory}"
+
+
+@memstore.delete(_MEMORY)
+async def memstore_forget(request: Request) -> Response:
+    return await _forget(request, _memstore(request))
+
+
+def _memstore(request: Request) -> str:
+    return f"memstore:{_owner(request)}"
+
+
+def _memstore_memory(note: Note) -> dict[str, Any]:
+    known = note.to_json()
+    return {**known, "similarity": note.score}
+
+
+def _memstore_tags(request: Request) -> tuple[str, ...]:
+    """tags=a,b or tags=a&tags=b."""
+    given = request.query_params.getlist("tags") + request.query_params.getlist("tag")
+    return check_tags([tag for text in given for tag in text.split(",") if tag])
+
+
+# ---------------------------------------------------------------- both
+
+
+def _owner(request: Request) -> str:
+    """What separates one api key from all others, without telling it; "-" without any."""
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    bearer = credentials.strip() if scheme.lower() == "bearer" else ""
+    apikey = request.headers.get("x-api-key") or bearer
+    return _digest(apikey) if apikey else "-"
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+async def _forget(request: Request, namespace: str) -> Response:
+    note_id = request.path_params["memory"]
+    found, account = await run(request, notes.forget(namespace, note_id))
+    if not found:
+        return failed(NotFound(f"there is no memory {shown(note_id)}"))
+    return written({"deleted": True, "id": note_id}, account)
+
+
+def _page(request: Request) -> tuple[int, int]:
+    """How many to list, and how many to skip."""
+    limit = query_count(request, "limit", 50, least=1)
+    return min(limit, MAX_NOTES_PAGE), query_count(request, "offset", 0)
+
+
+def _query_number(request: Request, name: str) -> float | None:
+    text = request.query_params.get(name)
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise InvalidInput(f"{name} in the query is a number, not {shown(text)}") from None
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds")

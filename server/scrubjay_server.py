@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import prometheus_client
@@ -40,6 +40,7 @@ from starlette.routing import Match
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
+from scrubjay.drafts import Draft, Question
 from scrubjay.errors import (
     Forbidden,
     InvalidInput,
@@ -49,10 +50,23 @@ from scrubjay.errors import (
     Unauthenticated,
     ValueTooLarge,
 )
-from scrubjay.names import MAX_PAGE, MAX_WRITE_BYTES, check_count, check_key, check_namespace, check_ttl
+from scrubjay.names import (
+    MAX_NOTES_PAGE,
+    MAX_PAGE,
+    MAX_RECALL,
+    MAX_WRITE_BYTES,
+    check_count,
+    check_key,
+    check_label,
+    check_namespace,
+    check_tags,
+    check_ttl,
+    shown,
+)
+from scrubjay.recall.context import as_context
 from scrubjay.records import Usage, to_time
 from scrubjay.settings import SETTINGS, add_serve_flags, resolve
-from scrubjay.store import apikeys, items, lists, quotas
+from scrubjay.store import apikeys, items, lists, notes, quotas
 from scrubjay.store.aio import AioStore
 from scrubjay.store.apikeys import Access
 from scrubjay.store.items import Stored
@@ -84,13 +98,16 @@ class PlainRoute(APIRoute):
         self.app = self._answer
         parts = path.split("/")
         self._namespace_at = parts.index("{namespace}") if "{namespace}" in parts else None
+        self._reads = (self.methods or set()) <= {"GET", "HEAD"} or parts[-1] in READING_POSTS
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
             self._refuse_slashes(scope)
             if self.path not in OPEN_PATHS:
-                scope["access"] = await authenticate(request)
+                scope["reads"], scope["access"] = self._reads, await authenticate(request)
+                if scope["access"].read_only and not self._reads:
+                    raise Forbidden("this api key may only read; ask for one that may write")
             response = await self.endpoint(request)
         except ScrubjayError as error:
             response = failed(error)
@@ -128,21 +145,19 @@ def names(request: Request) -> tuple[str, str]:
     return namespace_of(request), check_key(request.path_params["key"])
 
 
-def namespace_of(request: Request, *, reads: bool = False) -> str:
-    """The namespace in the path, if the request may use it; `reads` is for a POST that changes nothing.
+def namespace_of(request: Request) -> str:
+    """The namespace in the path, if the request may use it.
 
     What a key may not see is read as a namespace that cannot exist, so that it answers just like one
     that does not exist, whatever the route.
     """
     namespace = check_namespace(request.path_params["namespace"])
     access: Access = request.scope["access"]
-    if reads or request.method in ("GET", "HEAD"):
-        return namespace if access.sees(namespace) else NOWHERE
-    if access.read_only:
-        raise Forbidden("this api key may only read; ask for one that may write")
-    if not access.sees(namespace):
-        raise Forbidden(f"this api key may not write to {namespace!r}; its namespaces are {' '.join(access.patterns)}")
-    return namespace
+    if access.sees(namespace):
+        return namespace
+    if request.scope["reads"]:
+        return NOWHERE
+    raise Forbidden(f"this api key may not write to {namespace!r}; its namespaces are {' '.join(access.patterns)}")
 
 
 def missing(request: Request) -> NotFound:
@@ -154,6 +169,8 @@ def missing(request: Request) -> NotFound:
 
 OPEN_PATHS = ("/health", "/ready")
 """For probes: they tell nothing about what is stored."""
+READING_POSTS = ("read", "recall", "context", "inject-context")
+"""The last part of a path that is posted to and changes nothing."""
 NOWHERE = "/"
 """A name that no namespace can have."""
 
@@ -221,8 +238,8 @@ def query_count(request: Request, name: str, default: int, *, least: int = 0, mo
     return check_count(name, int(text), least=least, most=most)
 
 
-async def read_fields(request: Request, required: str | None, *optional: str) -> dict[str, Any]:
-    """The JSON object in the body. A field that nobody reads is a mistake, and is named."""
+async def read_object(request: Request) -> dict[str, Any]:
+    """The JSON object in the body."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -230,9 +247,15 @@ async def read_fields(request: Request, required: str | None, *optional: str) ->
             raise ValueTooLarge(
                 f"the body has more than {MAX_BODY_BYTES} bytes; one call writes at most {MAX_WRITE_BYTES}"
             )
-    fields = decode_body(bytes(body)) if body or required else {}
+    fields = decode_body(bytes(body)) if body else {}
     if not isinstance(fields, dict):
         raise InvalidInput("the body is a JSON object")
+    return fields
+
+
+async def read_fields(request: Request, required: str | None, *optional: str) -> dict[str, Any]:
+    """The JSON object in the body. A field that nobody reads is a mistake, and is named."""
+    fields = await read_object(request)
     known = (required, *optional) if required else optional
     if required and required not in fields:
         raise InvalidInput(f'the body lacks the field "{required}"')
@@ -409,6 +432,55 @@ class IncrBody(Strict):
 
 class ReadBody(Strict):
     keys: list[str]
+
+
+class NoteBody(BaseModel):
+    id: str
+    content: str
+    type: str | None
+    tags: list[str]
+    session: str | None
+    metadata: dict[str, JsonValue]
+    pinned: bool
+    times: int = Field(description="how often it was remembered")
+    created_at: str
+    updated_at: str
+    expires_at: str | None
+    score: float | None = Field(description="how well it answers, from 0 to 1; null if nothing was asked")
+
+
+class NotesBody(BaseModel):
+    notes: list[NoteBody]
+
+
+class ContextBody(BaseModel):
+    context: str
+
+
+class RememberBody(Strict):
+    content: str
+    type: str | None = None
+    tags: list[str] | None = None
+    session: str | None = None
+    ttl: float | None = Field(None, description="seconds", gt=0)
+    ttl_days: float | None = Field(None, gt=0)
+    pinned: bool = Field(default=False, description="never expires")
+    metadata: dict[str, JsonValue] | None = None
+
+
+class RecallBody(Strict):
+    query: str
+    limit: int = Field(5, ge=1, le=MAX_RECALL)
+    type: str | None = None
+    tags: list[str] | None = Field(None, description="all of them")
+    session: str | None = None
+    threshold: float | None = Field(None, description="the least score, from 0 to 1")
+    ranking: Literal["relevance", "confidence"] | None = None
+
+
+class InjectBody(RecallBody):
+    limit: int = Field(8, ge=1, le=MAX_RECALL)
+    max_tokens: int = Field(400, ge=0)
 
 
 class QuotaBody(Strict):
@@ -595,7 +667,7 @@ async def clear_items(request: Request) -> Response:
 @v1.post(**described(f"{_NS}/read", 413, body=ReadBody), response_model=ValuesBody)
 async def read_many(request: Request) -> Response:
     """The values of those keys that are there, seen at one moment."""
-    namespace = namespace_of(request, reads=True)
+    namespace = namespace_of(request)
     keys = (await read_fields(request, "keys"))["keys"]
     if not isinstance(keys, list):
         raise InvalidInput("keys is a list of keys")
@@ -641,6 +713,87 @@ async def increment(request: Request) -> Response:
     encode(by, "by")
     total, account = await run(request, items.increment(namespace, key, by))
     return written({"value": total}, account)
+
+
+_NOTES = f"{_NS}/notes"
+_QUESTION = tuple(RecallBody.model_fields)
+
+
+@v1.post(**described(_NOTES, *WRITES, body=RememberBody), response_model=NoteBody)
+async def remember(request: Request) -> Response:
+    """Remember a text; the same content once more refreshes the note."""
+    draft = Draft.check(**await read_fields(request, *RememberBody.model_fields))
+    note, account = await run(request, notes.remember(namespace_of(request), draft))
+    return written(note.to_json(), account)
+
+
+@v1.get(
+    **described(
+        _NOTES,
+        query={
+            "type": _TEXT,
+            "tag": {"type": "array", "items": _TEXT},
+            "session": _TEXT,
+            "after": _TEXT,
+            "limit": {"type": "integer", "minimum": 1, "maximum": MAX_NOTES_PAGE, "default": 100},
+        },
+    ),
+    response_model=NotesBody,
+)
+async def list_notes(request: Request) -> Response:
+    """Notes in the order remembered, those after the id given; fewer than `limit` means that there are no more."""
+    query = request.query_params
+    which = (
+        check_label("type", query.get("type")),
+        check_tags(query.getlist("tag")),
+        check_label("session", query.get("session")),
+        query.get("after", ""),
+        query_count(request, "limit", 100, least=1, most=MAX_NOTES_PAGE),
+    )
+    found = await run(request, notes.list_notes(namespace_of(request), *which))
+    return json_response({"notes": [note.to_json() for note in found]})
+
+
+@v1.delete(**described(_NOTES), response_model=DeletedBody)
+async def clear_notes(request: Request) -> Response:
+    """Erase every note of a namespace for good."""
+    deleted, account = await run(request, notes.clear_notes(namespace_of(request)))
+    return written({"deleted": deleted}, account)
+
+
+@v1.post(**described(f"{_NOTES}/recall", 413, body=RecallBody), response_model=NotesBody)
+async def recall(request: Request) -> Response:
+    """The notes that answer best, best first."""
+    question = Question.check(**await read_fields(request, *_QUESTION))
+    found = await run(request, notes.recall(namespace_of(request), question))
+    return json_response({"notes": [note.to_json() for note in found]})
+
+
+@v1.post(**described(f"{_NOTES}/context", 413, body=InjectBody), response_model=ContextBody)
+async def inject_context(request: Request) -> Response:
+    """What is remembered about this, as text for a system prompt; empty when nothing fits."""
+    fields = {"limit": 8, **await read_fields(request, *_QUESTION, "max_tokens")}
+    max_tokens = check_count("max_tokens", fields.pop("max_tokens", 400))
+    found = await run(request, notes.recall(namespace_of(request), Question.check(**fields)))
+    return json_response({"context": as_context(found, max_tokens)})
+
+
+@v1.delete(**described(f"{_NOTES}/{{key}}", 404), status_code=204, response_model=None)
+async def forget(request: Request) -> Response:
+    """Erase a note for good; this is never counted as a write."""
+    namespace, note_id = names(request)
+    found, account = await run(request, notes.forget(namespace, note_id))
+    headers = quota_headers(account.usage())
+    if not found:
+        return failure(404, NotFound.code, f"there is no note {shown(note_id)}", headers)
+    return Response(status_code=204, headers=headers)
+
+
+@v1.delete(**described(_NS), response_model=DeletedBody)
+async def clear_all(request: Request) -> Response:
+    """Erase every value and every note of a namespace."""
+    deleted, account = await run(request, notes.clear_all(namespace_of(request)))
+    return written({"deleted": deleted}, account)
 
 
 @v1.get(**described(f"{_NS}/usage"), response_model=UsageBody)
@@ -862,7 +1015,7 @@ async def _sweep_forever(store: AioStore) -> None:
 
 def create_app() -> FastAPI:
     """The application; its settings come from SCRUBJAY_* so that worker processes see the same."""
-    from scrubjay_dialects import botwire  # noqa: PLC0415 - it uses what is defined above
+    from scrubjay_dialects import botwire, kronvex, memstore  # noqa: PLC0415 - it uses what is defined above
 
     app = Service(
         title="Scrubjay",
@@ -872,7 +1025,7 @@ def create_app() -> FastAPI:
         redirect_slashes=False,
     )
     # Matched in order, so the hot ones come first.
-    app.router.routes[:0] = [*v1.routes, *botwire.routes]
+    app.router.routes[:0] = [*v1.routes, *botwire.routes, *kronvex.routes, *memstore.routes]
     return app
 
 

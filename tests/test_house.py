@@ -27,12 +27,15 @@ ROOMS = [
     "names",
     "values",
     "settings",
+    "drafts",
+    "recall",
     "store",
     "backends",
     "wire",
     "http_backend",
     "memory",
     "async_memory",
+    "adapters",
     "cli",
 ]
 
@@ -67,7 +70,7 @@ def test_imports_point_down(path):
 def test_the_server_uses_the_store_and_never_memory():
     for path in (ROOT / "server").glob("*.py"):
         rooms = {name.split(".")[1] for name in imported(path) if name.startswith("scrubjay.")}
-        assert rooms <= {"store", "errors", "names", "records", "settings", "values", "version"}
+        assert rooms <= {"drafts", "recall", "store", "errors", "names", "records", "settings", "values", "version"}
 
 
 def test_importing_scrubjay_stays_light():

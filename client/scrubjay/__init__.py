@@ -24,10 +24,14 @@ from .errors import (
     ValueTooLarge,
 )
 from .memory import Memory
-from .records import Item, Usage
+from .records import Item, Note, Usage
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .adapters.autogen import PersistentAgent as PersistentAgent
+    from .adapters.autogen import PersistentGroupChat as PersistentGroupChat
+    from .adapters.autogen import persist as persist
+    from .adapters.autogen import register_memory_tools as register_memory_tools
     from .async_memory import AsyncMemory
 
 __all__ = [
@@ -39,6 +43,7 @@ __all__ = [
     "Memory",
     "MissingExtra",
     "NotFound",
+    "Note",
     "QuotaExceeded",
     "ScrubjayError",
     "Unauthenticated",
@@ -48,8 +53,14 @@ __all__ = [
     "__version__",
 ]
 
-# Loaded when first asked for: asyncio alone would double the time of `import scrubjay`.
-_LAZY = {"AsyncMemory": ".async_memory"}
+# Loaded when first asked for: asyncio alone would double the time of `import scrubjay`, AutoGen takes seconds.
+_LAZY = {
+    "AsyncMemory": ".async_memory",
+    "PersistentAgent": ".adapters.autogen",
+    "PersistentGroupChat": ".adapters.autogen",
+    "persist": ".adapters.autogen",
+    "register_memory_tools": ".adapters.autogen",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from .forks import watch_forks
 from .memory import Memory
-from .records import Item, Usage
+from .records import Item, Note, Usage
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -98,6 +98,86 @@ class AsyncMemory:
 
     async def update(self, mapping: Mapping[str, Any]) -> None:
         await _on_thread(self._memory.update, mapping)
+
+    async def remember(
+        self,
+        content: str,
+        *,
+        type: str | None = None,  # noqa: A002 - the word that users write
+        tags: Iterable[str] = (),
+        session: str | None = None,
+        ttl: float | None = None,
+        ttl_days: float | None = None,
+        pinned: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Note:
+        return await _on_thread(
+            self._memory.remember,
+            content,
+            type=type,
+            tags=tags,
+            session=session,
+            ttl=ttl,
+            ttl_days=ttl_days,
+            pinned=pinned,
+            metadata=metadata,
+        )
+
+    async def recall(
+        self,
+        query: str,
+        *,
+        limit: int = 5,
+        type: str | None = None,  # noqa: A002
+        tags: Iterable[str] | None = None,
+        session: str | None = None,
+        threshold: float | None = None,
+        ranking: str | None = None,
+    ) -> list[Note]:
+        return await _on_thread(
+            self._memory.recall,
+            query,
+            limit=limit,
+            type=type,
+            tags=tags,
+            session=session,
+            threshold=threshold,
+            ranking=ranking,
+        )
+
+    async def inject_context(
+        self,
+        query: str,
+        *,
+        limit: int = 8,
+        max_tokens: int = 400,
+        type: str | None = None,  # noqa: A002
+        tags: Iterable[str] | None = None,
+        session: str | None = None,
+        threshold: float | None = None,
+    ) -> str:
+        return await _on_thread(
+            self._memory.inject_context,
+            query,
+            limit=limit,
+            max_tokens=max_tokens,
+            type=type,
+            tags=tags,
+            session=session,
+            threshold=threshold,
+        )
+
+    async def forget(self, note_id: str) -> bool:
+        return await _on_thread(self._memory.forget, note_id)
+
+    async def notes(
+        self,
+        *,
+        type: str | None = None,  # noqa: A002
+        tags: Iterable[str] | None = None,
+        session: str | None = None,
+    ) -> list[Note]:
+        return await _on_thread(self._memory.notes, type=type, tags=tags, session=session)
 
     async def usage(self) -> Usage:
         return await _on_thread(self._memory.usage)

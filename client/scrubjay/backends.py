@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from .drafts import Draft, Question
 from .forks import watch_forks
 from .names import MAX_PAGE
-from .records import ApiKey, Item, Usage
-from .store import apikeys, items, lists, quotas
+from .records import ApiKey, Item, Note, Usage
+from .store import apikeys, items, lists, notes, quotas
 from .store.sqlite import SqliteStore
 from .values import decode
 
@@ -36,6 +37,12 @@ class Backend(Protocol):
     def incr(self, namespace: str, key: str, by: float) -> Any: ...
     def get_many(self, namespace: str, keys: Sequence[str]) -> dict[str, Any]: ...
     def update(self, namespace: str, texts: Mapping[str, str | None]) -> None: ...
+    def remember(self, namespace: str, draft: Draft) -> Note: ...
+    def recall(self, namespace: str, question: Question) -> list[Note]: ...
+    def forget(self, namespace: str, note_id: str) -> bool: ...
+    def notes(
+        self, namespace: str, type_: str | None, tags: tuple[str, ...], session: str | None, after: str
+    ) -> list[Note]: ...
     def usage(self, namespace: str) -> Usage: ...
     def set_quota(self, namespace: str, changes: Mapping[str, int | None]) -> Usage: ...
     def namespaces(self) -> list[str]: ...
@@ -82,7 +89,7 @@ class LocalBackend:
         return self._store.run(items.list_keys(namespace, prefix, after, MAX_PAGE))
 
     def clear(self, namespace: str) -> int:
-        return self._store.run(items.clear_items(namespace))[0]
+        return self._store.run(notes.clear_all(namespace))[0]
 
     def append(self, namespace: str, key: str, texts: Sequence[str]) -> int:
         return self._store.run(lists.append_items(namespace, key, texts))[0]
@@ -99,6 +106,20 @@ class LocalBackend:
 
     def update(self, namespace: str, texts: Mapping[str, str | None]) -> None:
         self._store.run(items.update_items(namespace, texts))
+
+    def remember(self, namespace: str, draft: Draft) -> Note:
+        return self._store.run(notes.remember(namespace, draft))[0]
+
+    def recall(self, namespace: str, question: Question) -> list[Note]:
+        return self._store.run(notes.recall(namespace, question))
+
+    def forget(self, namespace: str, note_id: str) -> bool:
+        return self._store.run(notes.forget(namespace, note_id))[0]
+
+    def notes(
+        self, namespace: str, type_: str | None, tags: tuple[str, ...], session: str | None, after: str
+    ) -> list[Note]:
+        return self._store.run(notes.list_notes(namespace, type_, tags, session, after))
 
     def usage(self, namespace: str) -> Usage:
         return self._store.run(quotas.read_usage(namespace))

@@ -16,7 +16,7 @@ from typing import Any
 from .backends import Backend
 from .errors import InvalidInput, MissingExtra, ScrubjayError
 from .memory import Memory, open_backend
-from .records import Usage
+from .records import Note, Usage
 from .settings import add_serve_flags, checked, parse_count, parse_seconds, parse_size, resolve
 from .values import decode_body, encode
 from .version import __version__
@@ -82,6 +82,36 @@ def tail(arguments: argparse.Namespace) -> int:
         for item in memory.tail(arguments.key, arguments.n):
             print(json.dumps(item, ensure_ascii=False))
     return 0
+
+
+def remember(arguments: argparse.Namespace) -> int:
+    content = sys.stdin.read() if arguments.content == "-" else arguments.content
+    with _memory(arguments) as memory:
+        note = memory.remember(
+            content, **_filters(arguments), ttl=arguments.ttl, ttl_days=arguments.ttl_days, pinned=arguments.pinned
+        )
+    print(note.id)
+    return 0
+
+
+def recall(arguments: argparse.Namespace) -> int:
+    with _memory(arguments) as memory:
+        _show_notes(memory.recall(arguments.query, limit=arguments.n, **_filters(arguments)))
+    return 0
+
+
+def notes(arguments: argparse.Namespace) -> int:
+    with _memory(arguments) as memory:
+        _show_notes(memory.notes(**_filters(arguments)))
+    return 0
+
+
+def forget(arguments: argparse.Namespace) -> int:
+    with _memory(arguments) as memory:
+        found = memory.forget(arguments.note_id)
+    if not found:
+        print(f"scrubjay: there is no note {arguments.note_id!r} in {arguments.namespace!r}", file=sys.stderr)
+    return 0 if found else 1
 
 
 def namespaces(arguments: argparse.Namespace) -> int:
@@ -226,6 +256,17 @@ def _show(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
 
 
+def _filters(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"type": arguments.type, "tags": arguments.tag, "session": arguments.session}
+
+
+def _show_notes(found: Sequence[Note]) -> None:
+    """One a line: the id, the score if there is one, and the text."""
+    for note in found:
+        score = "" if note.score is None else f"{note.score:.2f}  "
+        print(f"{note.id}  {score}{' '.join(note.content.split())}")
+
+
 def _usage(used: Usage) -> str:
     writes = f"of {used.writes_per_day:,}" if used.writes_per_day else "(no limit)"
     size = f"of {used.max_bytes:,}" if used.max_bytes else "(no limit)"
@@ -278,6 +319,7 @@ def _parser() -> argparse.ArgumentParser:
     adder.add_argument("--text", action="store_true", help="append the text as it is, even if it is JSON")
     tailer = command("tail", tail, "print the last items of a list, one a line", "namespace", "key")
     tailer.add_argument("-n", type=int, default=10, help="how many (default 10)")
+    _add_note_commands(command)
     command("namespaces", namespaces, "list namespaces")
     command("usage", usage, "print what a namespace holds and has used", "namespace")
     limiter = command("quota", quota, "print or change the limits of a namespace", "namespace")
@@ -298,6 +340,23 @@ def _parser() -> argparse.ArgumentParser:
     revoker.set_defaults(run=key_revoke)
     command("doctor", doctor, "check the file, and the server if there is one")
     return parser
+
+
+def _add_note_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    rememberer = command(
+        "remember", remember, "keep a text, - reads it from stdin, and print its id", "namespace", "content"
+    )
+    rememberer.add_argument("--ttl", type=checked(parse_seconds), help="seconds until it expires")
+    rememberer.add_argument("--ttl-days", type=checked(parse_seconds), help="days until it expires")
+    rememberer.add_argument("--pinned", action="store_true", help="never expires")
+    recaller = command("recall", recall, "print the notes that answer best: id, score, text", "namespace", "query")
+    recaller.add_argument("-n", type=int, default=5, help="how many (default 5)")
+    lister = command("notes", notes, "list notes: id, text", "namespace")
+    for parser in (rememberer, recaller, lister):
+        parser.add_argument("--type", help="such as decision, preference, fact")
+        parser.add_argument("--tag", action="append", help="may be given several times")
+        parser.add_argument("--session", help="the conversation it belongs to")
+    command("forget", forget, "erase a note for good", "namespace", "note_id")
 
 
 if __name__ == "__main__":

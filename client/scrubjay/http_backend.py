@@ -8,9 +8,10 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from .backends import MISSING
+from .drafts import Draft, Question
 from .errors import NotFound, ScrubjayError, Unavailable, from_wire
-from .names import MAX_PAGE, check_header
-from .records import ApiKey, Item, Usage
+from .names import MAX_NOTES_PAGE, MAX_PAGE, check_header
+from .records import ApiKey, Item, Note, Usage
 from .version import __version__
 from .wire import Answer, NoAnswer, open_wire
 
@@ -57,7 +58,7 @@ class HttpBackend:
         return list(self._call("GET", f"{_root(namespace)}/items?{query}")["keys"])
 
     def clear(self, namespace: str) -> int:
-        return int(self._call("DELETE", f"{_root(namespace)}/items")["deleted"])
+        return int(self._call("DELETE", _root(namespace))["deleted"])
 
     def append(self, namespace: str, key: str, texts: Sequence[str]) -> int:
         body = f'{{"items":[{",".join(texts)}]}}'
@@ -76,6 +77,23 @@ class HttpBackend:
     def update(self, namespace: str, texts: Mapping[str, str | None]) -> None:
         pairs = (f"{json.dumps(key)}:{'null' if text is None else text}" for key, text in texts.items())
         self._call("PATCH", f"{_root(namespace)}/items", f'{{"values":{{{",".join(pairs)}}}}}')
+
+    def remember(self, namespace: str, draft: Draft) -> Note:
+        return Note.from_json(self._call("POST", f"{_root(namespace)}/notes", json.dumps(draft.to_json())))
+
+    def recall(self, namespace: str, question: Question) -> list[Note]:
+        answer = self._call("POST", f"{_root(namespace)}/notes/recall", json.dumps(question.to_json()))
+        return [Note.from_json(note) for note in answer["notes"]]
+
+    def forget(self, namespace: str, note_id: str) -> bool:
+        return self._find("DELETE", f"{_root(namespace)}/notes/{quote(note_id, safe='')}") is not None
+
+    def notes(
+        self, namespace: str, type_: str | None, tags: tuple[str, ...], session: str | None, after: str
+    ) -> list[Note]:
+        asked = {"type": type_, "session": session, "after": after or None, "limit": MAX_NOTES_PAGE}
+        query = urlencode([*((k, v) for k, v in asked.items() if v is not None), *(("tag", tag) for tag in tags)])
+        return [Note.from_json(note) for note in self._call("GET", f"{_root(namespace)}/notes?{query}")["notes"]]
 
     def usage(self, namespace: str) -> Usage:
         return Usage.from_json(self._call("GET", f"{_root(namespace)}/usage"))

@@ -9,9 +9,22 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from .backends import MISSING, Backend, LocalBackend
+from .drafts import Draft, Question
 from .errors import InvalidInput, Unavailable, ValueTooLarge
-from .names import MAX_PAGE, MAX_WRITE_BYTES, check_count, check_key, check_namespace, check_ttl, shown
-from .records import Item, Usage
+from .names import (
+    MAX_NOTES_PAGE,
+    MAX_PAGE,
+    MAX_WRITE_BYTES,
+    check_count,
+    check_key,
+    check_label,
+    check_namespace,
+    check_tags,
+    check_ttl,
+    shown,
+)
+from .recall.context import as_context
+from .records import Item, Note, Usage
 from .settings import resolve
 from .values import byte_size, encode
 
@@ -95,7 +108,7 @@ class Memory:
         return True
 
     def clear(self) -> int:
-        """Delete everything in the namespace; how many items there were."""
+        """Delete everything in the namespace, for good; how many items and notes there were."""
         return self._backend.clear(self.namespace)
 
     def append(self, key: str, *items: Any) -> int:
@@ -135,6 +148,94 @@ class Memory:
         _check_total([*texts, *filter(None, texts.values())])
         if texts:
             self._backend.update(self.namespace, texts)
+
+    def remember(
+        self,
+        content: str,
+        *,
+        type: str | None = None,  # noqa: A002 - the word that users write
+        tags: Iterable[str] = (),
+        session: str | None = None,
+        ttl: float | None = None,
+        ttl_days: float | None = None,
+        pinned: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Note:
+        """Keep a text that `recall` finds again; the same content once more refreshes the note.
+
+        `type` and `tags` are free texts to filter by. Notes of one `session` lend each other context.
+        A note expires after `ttl` seconds or `ttl_days`, unless it is `pinned`.
+        """
+        draft = Draft.check(
+            content,
+            type=type,
+            tags=tags,
+            session=session,
+            ttl=ttl,
+            ttl_days=ttl_days,
+            pinned=pinned,
+            metadata=None if metadata is None else dict(metadata),
+        )
+        return self._backend.remember(self.namespace, draft)
+
+    def recall(
+        self,
+        query: str,
+        *,
+        limit: int = 5,
+        type: str | None = None,  # noqa: A002
+        tags: Iterable[str] | None = None,
+        session: str | None = None,
+        threshold: float | None = None,
+        ranking: str | None = None,
+    ) -> list[Note]:
+        """The notes that answer best, best first, each with its `score` from 0 to 1.
+
+        Filters: `type`, `tags` (all of them), `session`, and a score of at least `threshold`.
+        `ranking="confidence"` lets recency and frequency weigh in, where the default only breaks ties by them.
+        """
+        question = Question.check(
+            query, limit=limit, type=type, tags=tags, session=session, threshold=threshold, ranking=ranking
+        )
+        return self._backend.recall(self.namespace, question)
+
+    def inject_context(
+        self,
+        query: str,
+        *,
+        limit: int = 8,
+        max_tokens: int = 400,
+        type: str | None = None,  # noqa: A002
+        tags: Iterable[str] | None = None,
+        session: str | None = None,
+        threshold: float | None = None,
+    ) -> str:
+        """What is remembered about this, as text for a system prompt; "" when nothing fits."""
+        check_count("max_tokens", max_tokens)
+        notes = self.recall(query, limit=limit, type=type, tags=tags, session=session, threshold=threshold)
+        return as_context(notes, max_tokens)
+
+    def forget(self, note_id: str) -> bool:
+        """Erase a note, text and index, for good; whether it was there."""
+        return self._backend.forget(self.namespace, check_key(note_id))
+
+    def notes(
+        self,
+        *,
+        type: str | None = None,  # noqa: A002
+        tags: Iterable[str] | None = None,
+        session: str | None = None,
+    ) -> list[Note]:
+        """All notes, in the order they were first remembered."""
+        which = (check_label("type", type), check_tags(tags), check_label("session", session))
+        found: list[Note] = []
+        page = self._backend.notes(self.namespace, *which, "")
+        while page:
+            found += page
+            if len(page) < MAX_NOTES_PAGE:
+                break
+            page = self._backend.notes(self.namespace, *which, page[-1].id)
+        return found
 
     def usage(self) -> Usage:
         """What the namespace holds, its writes today, and its limits."""

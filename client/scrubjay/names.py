@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
-from .errors import InvalidInput
+from .errors import InvalidInput, ValueTooLarge
 
 MAX_KEY_BYTES = 512
 MAX_NAMESPACE_CHARS = 128
@@ -15,6 +16,13 @@ MAX_SECONDS = 100 * 365 * 86_400
 """The longest duration: whoever means longer means for ever, and leaves it out."""
 MAX_PAGE = 10_000
 """Keys that one request may list."""
+MAX_NOTE_BYTES = 4 * 2**20
+"""A note is a passage; what is longer belongs under a key."""
+MAX_NOTES_PAGE = 500
+"""Notes that one request may list."""
+MAX_RECALL = 1000
+"""Notes that one recall may return."""
+MAX_TAGS = 64
 
 # No slash (it separates names in a URL), no control character, and nothing that UTF-8 cannot carry.
 _NAMESPACE = re.compile(rf"[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,{MAX_NAMESPACE_CHARS}}}")
@@ -52,11 +60,48 @@ def check_header(name: str, text: Any) -> str:
     return text
 
 
-def check_label(what: str, text: Any) -> str:
+def check_name(what: str, text: Any) -> str:
     """Text that people give to things: names of api keys, patterns of namespaces."""
     if not isinstance(text, str) or not _NAMESPACE.fullmatch(text):
         raise InvalidInput(f"{what} is 1 to {MAX_NAMESPACE_CHARS} characters without '/', not {shown(text)}")
     return text
+
+
+def check_content(content: Any) -> str:
+    """What is remembered, or asked for."""
+    if not isinstance(content, str):
+        raise InvalidInput(f"a note is text, not {type(content).__name__}")
+    try:
+        size = len(content.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput("the note holds a lone surrogate, which is no text; encode it or replace it") from None
+    if not content.strip():
+        raise InvalidInput("a note has at least one character that is not a space")
+    if size > MAX_NOTE_BYTES:
+        raise ValueTooLarge(f"the note has {size} bytes; at most {MAX_NOTE_BYTES} are allowed, so split it")
+    return content
+
+
+def check_label(name: str, label: Any) -> str | None:
+    """A type, a session or a tag: the same rule as for keys."""
+    if label is None:
+        return None
+    try:
+        return check_key(label)
+    except InvalidInput as error:
+        raise InvalidInput(f"{name}: {error}") from None
+
+
+def check_tags(tags: Any) -> tuple[str, ...]:
+    """Each tag once, in the order given."""
+    if tags is None:
+        return ()
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise InvalidInput(f"tags is a list of texts, not {shown(tags)}")
+    once = tuple(dict.fromkeys(check_key(tag) for tag in tags))
+    if len(once) > MAX_TAGS:
+        raise InvalidInput(f"a note has at most {MAX_TAGS} tags, not {len(once)}")
+    return once
 
 
 def check_ttl(ttl: Any) -> float | None:

@@ -74,6 +74,38 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """A remembered text with what is known about it."""
+
+    id: str
+    content: str
+    type: str | None
+    tags: tuple[str, ...]
+    session: str | None
+    metadata: dict[str, Any]
+    pinned: bool
+    times: int
+    """How often it was remembered: the same content again refreshes the note."""
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+    score: float | None = None
+    """How well it answers the question it was recalled for, from 0 to 1."""
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {**fields, **{name: _iso(fields[name]) for name in _NOTE_TIMES}}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Note:
+        times = {name: data[name] and datetime.fromisoformat(data[name]) for name in _NOTE_TIMES}
+        return cls(**{**data, **times, "tags": tuple(data["tags"])})
+
+
+_NOTE_TIMES = ("created_at", "updated_at", "expires_at")
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """What a namespace has used, and what it may use; a limit of 0 is none."""
 

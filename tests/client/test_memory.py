@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import pickle
@@ -16,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness import clean_environment, fresh_name
-from scrubjay import Conflict, InvalidInput, Item, Memory, Unavailable, ValueTooLarge
+from scrubjay import Conflict, InvalidInput, Item, Memory, Unavailable, ValueTooLarge, backends
 from scrubjay.names import MAX_WRITE_BYTES
+from scrubjay.store.sqlite import SqliteStore
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 numbers = (
@@ -570,3 +572,22 @@ def test_a_memory_is_a_context_manager_and_true_while_empty(open_memory):
         assert len(memory) == 0
         memory.set("k", 1)
         assert memory.namespace in repr(memory)
+
+
+def test_a_memory_may_be_collected_while_another_is_opened(tmp_path, monkeypatch):
+    """Agents are full of reference cycles, so a memory ends whenever the collector happens to run."""
+
+    class Agent:
+        def __init__(self):
+            self.itself, self.memory = self, Memory("a", path=str(tmp_path / "a.db"))
+
+    class Collecting(SqliteStore):
+        def __init__(self, *args, **options):
+            gc.collect()
+            super().__init__(*args, **options)
+
+    Agent()
+    monkeypatch.setattr(backends, "SqliteStore", Collecting)
+    memory = Memory("b", path=str(tmp_path / "b.db"))
+    memory.set("k", 1)
+    assert memory.get("k") == 1

@@ -145,7 +145,7 @@ def test_no_number_of_workers_and_processes_lets_one_write_too_many_through(tmp_
 
 
 BAD_BODIES = [
-    (b"", "not JSON"),
+    (b"", "lacks the field"),
     (b"{", "not JSON"),
     (b'{"value": NaN}', "NaN is not JSON"),
     (b'{"value": 1e999}', "inf"),

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from scrubjay.errors import InvalidInput
-from scrubjay.names import check_label
+from scrubjay.names import check_name
 from scrubjay.records import ApiKey, to_time
 
 from .operation import READ, WRITE, Context, Steps, operation
@@ -52,8 +52,8 @@ def issue(
     context: Context, identity: str, secret: str, name: str, patterns: tuple[str, ...], read_only: bool, admin: bool
 ) -> Steps[ApiKey]:
     for pattern in patterns:
-        check_label("a namespace pattern", pattern)
-    check_label("the name of an api key", name)
+        check_name("a namespace pattern", pattern)
+    check_name("the name of an api key", name)
     if admin and read_only:
         raise InvalidInput("an admin key can write by its nature; leave out one of admin and read-only")
     row = (identity, name, json.dumps(patterns), int(read_only), int(admin), context.now)

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from .operation import SNAPSHOT, Context, Long, Steps, operation
 
+_NOTE_BYTES = " + ".join(
+    f"length(CAST(coalesce({column}, '') AS BLOB))" for column in ("content", "type", "tags", "session", "metadata")
+)
 # One name for the size of an item's JSON text in either form, as items.bytes counts it.
 _CHECKS = (
     (
         "the namespace {0!r} counts {1} keys and {2} bytes, but holds {3} keys and {4} bytes",
-        """SELECT n.namespace, n.keys, n.bytes, count(i.key) AS held, coalesce(sum(i.bytes), 0) AS size
-        FROM namespaces n LEFT JOIN items i ON i.namespace = n.namespace
+        """SELECT n.namespace, n.keys, n.bytes, coalesce(sum(h.keys), 0), coalesce(sum(h.bytes), 0)
+        FROM namespaces n LEFT JOIN (SELECT namespace, 1 AS keys, bytes FROM items
+        UNION ALL SELECT namespace, 0, bytes FROM notes) h ON h.namespace = n.namespace
         GROUP BY n.namespace, n.keys, n.bytes
-        HAVING n.keys <> count(i.key) OR n.bytes <> coalesce(sum(i.bytes), 0)""",
+        HAVING n.keys <> coalesce(sum(h.keys), 0) OR n.bytes <> coalesce(sum(h.bytes), 0)""",
+    ),
+    (
+        "the note {1} belongs to the namespace {0!r}, which is not counted anywhere",
+        """SELECT h.namespace, h.id FROM notes h LEFT JOIN namespaces n ON n.namespace = h.namespace
+        WHERE n.namespace IS NULL""",
+    ),
+    (
+        "the note {1} in {0!r} says {2} bytes, but has {3}",
+        f"""SELECT namespace, id, bytes, {_NOTE_BYTES} FROM notes WHERE bytes <> {_NOTE_BYTES}""",  # noqa: S608
+    ),
+    (
+        "{2} words in {0!r} point to the note {1}, which is not there",
+        """SELECT w.namespace, w.note, count(*) FROM note_words w
+        LEFT JOIN notes n ON n.namespace = w.namespace AND n.id = w.note
+        WHERE n.id IS NULL GROUP BY w.namespace, w.note""",
     ),
     (
         "the item {1!r} belongs to the namespace {0!r}, which is not counted anywhere",

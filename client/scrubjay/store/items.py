@@ -192,19 +192,9 @@ def delete_item(
 def clear_items(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
     """Delete all items of a namespace; how many there were."""
     account = yield from open_account(context, namespace)
-    ((count, size, version, live),) = yield (
-        (
-            f"SELECT count(*), coalesce(sum(bytes), 0), coalesce(max(version), 0),"  # noqa: S608
-            f" coalesce(sum({_LIVE}), 0) FROM items WHERE namespace = ?"
-        ),
-        (context.now, namespace),
-    )
-    yield "DELETE FROM list_items WHERE namespace = ?", (namespace,)
-    yield "DELETE FROM items WHERE namespace = ?", (namespace,)
-    if count:
-        account.release(keys=count, size=size, version=version)
+    count = yield from clear_into(account, context.now)
     yield from account.save()
-    return int(live), account
+    return count, account
 
 
 @operation(WRITE)
@@ -227,6 +217,23 @@ def increment(context: Context, namespace: str, key: str, by: float) -> Steps[tu
     yield from _write(context, account, key, encode(total), found, found and found.expires_at)
     yield from account.save()
     return total, account
+
+
+def clear_into(account: Account, now: int) -> Steps[int]:
+    """Delete all items and take them off the account, which the caller saves; how many there were."""
+    at = (account.namespace,)
+    ((count, size, version, live),) = yield (
+        (
+            f"SELECT count(*), coalesce(sum(bytes), 0), coalesce(max(version), 0),"  # noqa: S608
+            f" coalesce(sum({_LIVE}), 0) FROM items WHERE namespace = ?"
+        ),
+        (now, *at),
+    )
+    yield "DELETE FROM list_items WHERE namespace = ?", at
+    yield "DELETE FROM items WHERE namespace = ?", at
+    if count:
+        account.release(keys=count, size=size, version=version)
+    return int(live)
 
 
 def _read_list(context: Context, namespace: str, key: str) -> Steps[Stored | None]:

@@ -8,12 +8,13 @@ from typing import Any
 from scrubjay.errors import QuotaExceeded
 from scrubjay.records import Usage, to_time
 
+from .note_rows import COLUMNS, Row, erase_note
 from .operation import LONG_WRITE, READ, WRITE, Context, Quota, Steps, operation
 
 DAY = 86_400_000
 """Milliseconds."""
 SWEEP_BATCH = 500
-"""Expired items removed in one transaction: small enough that no writer waits long."""
+"""Expired items, and notes, removed in one transaction: small enough that no writer waits long."""
 
 _SELECT = """SELECT keys, bytes, day, writes, writes_per_day, max_bytes, version_floor
 FROM namespaces WHERE namespace = ?"""
@@ -23,7 +24,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (namespace) DO UPDATE SET keys = excluded.keys, bytes = excluded.bytes, day = excluded.day,
 writes = excluded.writes, writes_per_day = excluded.writes_per_day, max_bytes = excluded.max_bytes,
 version_floor = excluded.version_floor"""
-_EXPIRED = "SELECT count(*), coalesce(sum(bytes), 0) FROM items WHERE namespace = ? AND expires_at <= ?"
+_EXPIRED = """SELECT coalesce(sum(keys), 0), coalesce(sum(bytes), 0) FROM (
+SELECT 1 AS keys, bytes FROM items WHERE namespace = ?1 AND expires_at <= ?2
+UNION ALL SELECT 0, bytes FROM notes WHERE namespace = ?1 AND expires_at <= ?2)"""
 
 
 class Account:
@@ -151,7 +154,7 @@ def open_account(context: Context, namespace: str) -> Steps[Account]:
 def read_usage(context: Context, namespace: str) -> Steps[Usage]:
     """What the namespace has used; what has expired is gone, swept or not."""
     account = yield from open_account(context, namespace)
-    if account.keys:
+    if account.bytes:
         ((keys, size),) = yield _EXPIRED, (namespace, context.now)
         account.keys -= keys
         account.bytes -= size
@@ -174,13 +177,16 @@ def list_namespaces(_context: Context) -> Steps[list[str]]:
 
 
 def sweep_into(account: Account, now: int) -> Steps[None]:
-    """Remove a namespace's expired items and take them off its account, which the caller saves."""
+    """Remove a namespace's expired items and notes and take them off its account, which the caller saves."""
     expired = yield (
         "SELECT key, version, bytes, length FROM items WHERE namespace = ? AND expires_at <= ?",
         (account.namespace, now),
     )
     for key, version, size, length in expired:
         yield from drop(account, key, version, size, length)
+    old = yield f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND expires_at <= ?", (account.namespace, now)  # noqa: S608
+    for row in old:
+        yield from erase_note(account, Row._make(row))
 
 
 def drop(account: Account, key: str, version: int, size: int, length: int | None) -> Steps[None]:
@@ -194,16 +200,23 @@ def drop(account: Account, key: str, version: int, size: int, length: int | None
 
 @operation(LONG_WRITE)
 def sweep(context: Context) -> Steps[bool]:
-    """Remove some expired items; True when there may be more."""
-    rows = yield (
+    """Remove some expired items and notes; True when there may be more."""
+    items = yield (
         "SELECT namespace, key, version, bytes, length FROM items WHERE expires_at <= ? LIMIT ?",
         (context.now, SWEEP_BATCH),
     )
+    notes = yield (
+        f"SELECT namespace, {COLUMNS} FROM notes WHERE expires_at <= ? LIMIT ?",  # noqa: S608
+        (context.now, SWEEP_BATCH),
+    )
     accounts: dict[str, Account] = {}
-    for namespace, *item in rows:
+    for namespace, *_ in (*items, *notes):
         if namespace not in accounts:
             accounts[namespace] = yield from open_account(context, namespace)
+    for namespace, *item in items:
         yield from drop(accounts[namespace], *item)
+    for namespace, *row in notes:
+        yield from erase_note(accounts[namespace], Row._make(row))
     for account in accounts.values():
         yield from account.save()
-    return len(rows) == SWEEP_BATCH
+    return SWEEP_BATCH in (len(items), len(notes))

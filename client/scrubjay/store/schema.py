@@ -58,6 +58,43 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             created_at INTEGER NOT NULL
         ) WITHOUT ROWID""",
     ),
+    (
+        # tags and metadata are JSON; digest is the content's, so that the same content is found again.
+        # A rowid table: SQLite then adds new rows without moving old ones, and what never moves
+        # leaves no copy behind for secure_delete to miss. Wide columns come last.
+        """CREATE TABLE notes (
+            namespace TEXT NOT NULL,
+            id INTEGER NOT NULL,
+            session TEXT,
+            type TEXT,
+            speaker TEXT,
+            pinned INTEGER NOT NULL,
+            times INTEGER NOT NULL,
+            created_at INTEGER NOT NULL,
+            updated_at INTEGER NOT NULL,
+            expires_at INTEGER,
+            bytes INTEGER NOT NULL,
+            digest BLOB NOT NULL,
+            tags TEXT NOT NULL,
+            metadata TEXT NOT NULL,
+            content TEXT NOT NULL,
+            PRIMARY KEY (namespace, id)
+        )""",
+        "CREATE UNIQUE INDEX notes_content ON notes (namespace, digest)",
+        "CREATE INDEX notes_session ON notes (namespace, session, id) WHERE session IS NOT NULL",
+        "CREATE INDEX notes_expiry ON notes (expires_at) WHERE expires_at IS NOT NULL",
+        # The index of words. Not FTS5: its deletes leave the text in older segments until they merge
+        # (secure-delete came with SQLite 3.42), and one index over all namespaces would let each
+        # pay for, and count the words of, all others.
+        """CREATE TABLE note_words (
+            namespace TEXT NOT NULL,
+            word INTEGER NOT NULL,
+            note INTEGER NOT NULL,
+            count INTEGER NOT NULL,
+            length INTEGER NOT NULL,
+            PRIMARY KEY (namespace, word, note)
+        ) WITHOUT ROWID""",
+    ),
 )
 
 VERSION = len(MIGRATIONS)

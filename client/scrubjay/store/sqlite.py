@@ -212,6 +212,7 @@ class SqliteStore:
         return (
             f"PRAGMA synchronous = {SYNCHRONOUS[self.durability]}",
             f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}",
+            "PRAGMA secure_delete = ON",  # what is deleted is overwritten: erased means erased
             "PRAGMA fullfsync = ON",  # macOS: fsync alone does not reach the disk there
         )
 

@@ -1,0 +1,81 @@
+"""Chat messages as every OpenAI-like framework has them: what JSON can carry of one, and how many a model gets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from scrubjay.errors import InvalidInput
+from scrubjay.values import MAX_DEPTH, decode, encode
+
+Message = dict[str, Any]
+
+CHARS_PER_TOKEN, TOKENS_PER_MESSAGE = 4, 4
+"""Close enough for a budget, and it needs no tokenizer."""
+
+log = logging.getLogger("scrubjay")
+
+_NOTHING = object()
+
+
+def snapshot(message: Any) -> Any:
+    """The message as it is now and as JSON can carry it: frameworks change and share the original."""
+    try:
+        return decode(encode(message))
+    except InvalidInput:
+        left_out: list[str] = []
+        carried = _carried(message, "", left_out)
+    log.warning("a message is saved without %s, which JSON cannot carry", ", ".join(left_out))
+    return {"content": "", **decode(encode(carried))}
+
+
+def _carried(value: Any, place: str, left_out: list[str], depth: int = 1) -> Any:
+    """The value without the parts that are no JSON; _NOTHING when nothing is left of it."""
+
+    def parts(named: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        for name, part in named:
+            carried = _carried(part, f"{place}.{name}".lstrip("."), left_out, depth + 1)
+            if carried is not _NOTHING:
+                yield name, carried
+
+    if isinstance(value, dict) and depth < MAX_DEPTH and all(isinstance(name, str) for name in value):
+        return dict(parts(value.items()))
+    if isinstance(value, list | tuple) and depth < MAX_DEPTH:
+        return [part for _, part in parts(enumerate(value))]
+    try:
+        encode(value)
+    except InvalidInput:
+        left_out.append(place)
+        return _NOTHING
+    return value
+
+
+def fitted(messages: Sequence[Message], max_messages: int | None, max_tokens: int | None) -> list[Message]:
+    """The latest messages that fit, and at least the last; a tool call and its results stay together."""
+    kept: list[Message] = []
+    tokens = 0
+    for exchange in _latest_exchanges(messages):
+        tokens += sum(map(_tokens, exchange))
+        too_many = max_messages is not None and len(kept) + len(exchange) > max_messages
+        if kept and (too_many or (max_tokens is not None and tokens > max_tokens)):
+            break
+        kept[:0] = exchange
+    return kept
+
+
+def _latest_exchanges(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    """From the end: each message by itself, but a call of tools together with all its results."""
+    exchange: list[Message] = []
+    for message in reversed(messages):
+        exchange.insert(0, message)
+        if message.get("role") not in ("tool", "function"):
+            yield exchange
+            exchange = []
+    if exchange:
+        yield exchange
+
+
+def _tokens(message: Message) -> int:
+    parts = (message.get(part) for part in ("content", "tool_calls", "function_call"))
+    return TOKENS_PER_MESSAGE + sum(len(str(part)) for part in parts if part) // CHARS_PER_TOKEN

@@ -1,0 +1,223 @@
+"""Saving that never fails the agent, never makes it wait long, and never loses a message.
+
+A write is queued, and the agent waits until it is done: what an agent was told is stored before
+it answers. When that takes longer than PATIENCE, or fails, the agent goes on at once from then
+on, and a thread writes what has queued up as soon as the memory can be reached again, in order.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from scrubjay.errors import Conflict, InvalidInput
+from scrubjay.forks import watch_forks
+from scrubjay.memory import Memory
+
+T = TypeVar("T")
+
+PATIENCE = 1.0
+"""Seconds an agent waits for its memory; once, and not again until the memory is back."""
+FIRST_RETRY, LAST_RETRY = 0.2, 15.0
+"""Seconds between attempts while the memory cannot be reached: doubled from the first to the last."""
+
+log = logging.getLogger("scrubjay")
+
+
+class Write(NamedTuple):
+    """One change of a memory: append, set (None deletes), drop (every key that starts with `key`), or remember
+    (a note that goes where `key` goes).
+    """
+
+    verb: str
+    key: str
+    value: Any = None
+
+    def run(self, memory: Memory) -> None:
+        if self.verb == "append":
+            memory.append(self.key, self.value)
+        elif self.verb == "set":
+            memory.set(self.key, self.value)
+        elif self.verb == "remember":
+            memory.remember(**self.value)
+        else:
+            memory.update(dict.fromkeys(memory.keys(self.key)))
+
+    def applied(self, key: str, value: Any) -> Any:
+        """What the value under `key` will be once this is written."""
+        if self.verb == "append" and key == self.key:
+            return [*(value or ()), self.value]
+        if self.verb == "set" and key == self.key:
+            return self.value
+        return None if self.verb == "drop" and key.startswith(self.key) else value
+
+
+class Saver:
+    """All writes of this process to one namespace, one after the other."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self._start()
+        watch_forks(self)
+
+    def before_fork(self) -> None: ...
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:  # what still waits is the parent's to write
+            self._start()
+
+    def _start(self) -> None:
+        self._queue: deque[Write] = deque()
+        self._changed = threading.Condition()
+        self._working = threading.Lock()
+        self._hurry = threading.Event()
+        self._draining = False
+        self._done = 0
+        self.down = False
+
+    @property
+    def unsaved(self) -> int:
+        """How many writes wait for the memory to come back."""
+        return len(self._queue)
+
+    def write(self, *writes: Write) -> None:
+        """Save, in this order. Returns when it is saved, or when the memory has been waited for in vain."""
+        with self._changed:
+            self._queue.extend(writes)
+            ticket = self._done + len(self._queue)
+            if not self._draining:
+                self._draining = True
+                threading.Thread(target=self._drain, name="scrubjay-saver", daemon=True).start()
+            in_time = self._changed.wait_for(lambda: self._done >= ticket or self.down, PATIENCE)
+        if not in_time:
+            self._went_down(f"no answer within {PATIENCE:g} s")
+
+    def read(self, get: Callable[[], T], otherwise: T) -> T:
+        """What `get` returns, or `otherwise` when that takes too long or fails; a wrong call is the caller's."""
+        if self.down:
+            return otherwise
+        answer: list[T] = []
+        wrong: list[InvalidInput] = []
+
+        def ask() -> None:
+            try:
+                answer.append(get())
+            except InvalidInput as error:
+                wrong.append(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the agent must not see it
+                self._went_down(str(error))
+
+        thread = threading.Thread(target=ask, name="scrubjay-reader", daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+        if thread.is_alive():
+            self._went_down(f"no answer within {PATIENCE:g} s")
+        if wrong:
+            raise wrong[0]
+        return answer[0] if answer else otherwise
+
+    def get(self, key: str) -> Any:
+        """The value as it is stored or about to be; None when there is none or it cannot be reached."""
+        value = self.read(lambda: self.memory.get(key), None)
+        for write in list(self._queue):
+            value = write.applied(key, value)
+        return value
+
+    def erase(self, prefix: str, *, but: str | None = None) -> int:
+        """Delete keys for good, waiting writes included. This one fails loudly: it is a promise to somebody."""
+
+        def meant(key: str) -> bool:
+            return key.startswith(prefix) and not (but and key.startswith(but))
+
+        with self._working, self._changed:
+            kept = [write for write in self._queue if not meant(write.key)]
+            self._done += len(self._queue) - len(kept)
+            self._queue = deque(kept)
+            keys = [key for key in self.memory.keys(prefix) if meant(key)]
+            self.memory.update(dict.fromkeys(keys))
+        return len(keys)
+
+    def flush(self, seconds: float) -> None:
+        """Give what still waits a last chance."""
+        self._hurry.set()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._queue, seconds)
+        if self._queue:
+            log.error("%r: the process ends with %d writes not saved", self.memory, self.unsaved)
+
+    def _drain(self) -> None:
+        """Write until nothing waits; the thread ends then, so that idle agents cost none."""
+        pause = FIRST_RETRY
+        while True:
+            with self._changed:
+                if not self._queue:
+                    self._draining = False
+                    self._came_back()
+                    return
+            if self._write_first():
+                pause = FIRST_RETRY
+            else:
+                self._hurry.wait(pause)
+                pause = min(pause * 2, LAST_RETRY)
+
+    def _write_first(self) -> bool:
+        """Whether the first write of the queue is dealt with."""
+        with self._working:
+            if not self._queue:
+                return True
+            try:
+                self._queue[0].run(self.memory)
+            except (InvalidInput, Conflict) as error:  # no retry will ever change this
+                log.error("%r: not saved: %s", self.memory, error)  # noqa: TRY400 - the cause is in the message
+            except Exception as error:  # noqa: BLE001 - whatever it is, the agent must not see it
+                self._went_down(str(error))
+                return False
+            with self._changed:
+                self._queue.popleft()
+                self._done += 1
+                self._changed.notify_all()
+        return True
+
+    def _went_down(self, why: str) -> None:
+        with self._changed:
+            if not self.down:
+                self.down = True
+                log.warning("%r: %s. The agent goes on; what it is told is kept and saved later.", self.memory, why)
+                _unsaved.add(self)
+            self._changed.notify_all()
+
+    def _came_back(self) -> None:
+        if self.down:
+            self.down = False
+            log.warning("%r: is back, and everything is saved", self.memory)
+        self._changed.notify_all()
+
+
+# One for all handles on a namespace: agents made per request must not overtake one another's
+# messages, nor each wait for a memory of which it is known that it is down.
+_savers: weakref.WeakValueDictionary[tuple[str, str], Saver] = weakref.WeakValueDictionary()
+_savers_lock = threading.Lock()
+_unsaved: weakref.WeakSet[Saver] = weakref.WeakSet()
+
+
+def saver_of(memory: Memory) -> Saver:
+    at = (memory.namespace, memory._backend.place)
+    with _savers_lock:
+        saver = _savers.get(at)
+        if saver is None:
+            saver = _savers[at] = Saver(memory)
+        saver.memory = memory  # an earlier handle may have been closed
+        return saver
+
+
+@atexit.register
+def _flush_all() -> None:
+    give_up_at = time.monotonic() + PATIENCE
+    for saver in list(_unsaved):
+        saver.flush(max(give_up_at - time.monotonic(), 0))

@@ -1,0 +1,451 @@
+"""AutoGen agents and group chats that go on where they stopped, in another process as in the same one.
+
+    assistant = PersistentAgent("assistant", llm_config=...)
+    user.initiate_chat(assistant, message="What is my preferred language?")
+
+AutoGen calls `_append_oai_message` for every message on every path, sync and async, so that is
+where an agent's messages are saved. It clears histories on its way into each chat; only what the
+user clears is cleared here. Works with pyautogen 0.2.35 to 0.9 and autogen 0.9 to 0.14.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from functools import cache, cached_property, partial
+from importlib import metadata
+from typing import Any, TypeVar
+
+from scrubjay.errors import InvalidInput, MissingExtra
+from scrubjay.memory import Memory
+
+from ._messages import Message, fitted, snapshot
+from ._sessions import DEFAULT, Record, Session, State, namespace_of, open_memory, repeats
+from ._tools import memory_tools
+
+T = TypeVar("T")
+
+log = logging.getLogger("scrubjay")
+
+
+def _missing(error: ImportError) -> MissingExtra:
+    """The sentence for whoever has no AutoGen, or another package that goes by its name."""
+    names = ("pyautogen", "autogen", "ag2", "autogen-agentchat")
+    installed = [f"{name} {version}" for name in names if (version := _version(name))]
+    have = f"{' and '.join(installed)} installed, without a ConversableAgent" if installed else "none installed"
+    return MissingExtra(
+        f"this needs AutoGen's ConversableAgent, and there is {have} ({error});"
+        ' install one that has it with: pip install "scrubjay[autogen]"'
+    )
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+try:
+    from autogen import ConversableAgent, GroupChat, GroupChatManager, register_function
+except ImportError as error:
+    raise _missing(error) from error
+
+CONTEXT_TOKENS = 400
+"""What `recall=True` may add to a prompt."""
+
+_RESUMING = ("resume", "a_resume")
+
+
+class Kept:
+    """What agents and group chats have in common: a session of a memory."""
+
+    memory: Memory
+    session: str
+    state: State
+    _session: Session
+
+    def _open(self, memory: Memory | str | None, session: str, namespace: str) -> None:
+        self.memory = open_memory(memory, namespace)
+        self.session = session
+        self._session = Session(self.memory, session)
+        self.state = State(self._session)
+
+    @property
+    def unsaved(self) -> int:
+        """How many writes wait because the memory cannot be reached; 0 is the normal state."""
+        return self._session.unsaved
+
+    def sessions(self) -> list[str]:
+        """The sessions that this memory holds."""
+        return self._session.names()
+
+    def forget(self, session: str | None = None) -> int:
+        """Erase a session for good, this one unless another is named; how many keys it had."""
+        erased = self._session.forget(session)
+        if session in (None, self._session.name):
+            self._start_anew()
+            self.state = State(self._session)
+        return erased
+
+    def _start_anew(self) -> None:
+        raise NotImplementedError
+
+
+class Conversations(dict[Any, list[Message]]):
+    """An agent's messages by peer, as AutoGen keeps them; a peer is handed what is stored for its name."""
+
+    def __init__(self, restored: Callable[[Any], list[Message]]) -> None:
+        super().__init__()
+        self._restored = restored
+
+    def __missing__(self, peer: Any) -> list[Message]:
+        self[peer] = self._restored(peer)
+        return self[peer]
+
+
+class PersistentAgent(ConversableAgent, Kept):
+    """A ConversableAgent that remembers: the same arguments, and those of `persist`."""
+
+    name: str
+    _oai_messages: dict[Any, list[Message]]
+
+    def __init__(
+        self,
+        name: str,
+        *args: Any,
+        memory: Memory | str | None = None,
+        session: str = DEFAULT,
+        max_messages: int | None = None,
+        max_tokens: int | None = None,
+        recall: bool = False,
+        remember: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name, *args, **kwargs)
+        self._start(memory, session, max_messages, max_tokens, recall, remember)
+
+    def _start(
+        self,
+        memory: Memory | str | None,
+        session: str,
+        max_messages: int | None = None,
+        max_tokens: int | None = None,
+        recall: bool = False,
+        remember: bool = False,
+    ) -> None:
+        self._open(memory, session, namespace_of("autogen", self.name))
+        self._remembers = remember
+        self._records: dict[str, Record] = {}
+        self._resent: dict[Any, list[Message]] = {}
+        said, self._oai_messages = self._oai_messages, Conversations(self._restored)
+        for peer, messages in said.items():
+            self._take_over(peer, messages)
+        if max_messages is not None or max_tokens is not None:
+            hook = partial(fitted, max_messages=max_messages, max_tokens=max_tokens)
+            self.register_hook("process_all_messages_before_reply", hook)
+        if recall:
+            self.register_hook("process_all_messages_before_reply", self._with_context)
+
+    def _restored(self, peer: Any) -> list[Message]:
+        if _keeps_itself(peer):
+            return []
+        name = _peer_name(peer)
+        known = next((other for other in self._oai_messages if _peer_name(other) == name), None)
+        # Two objects of one name have one conversation, whichever of them speaks.
+        return list(self._record(peer).rows) if known is None else self._oai_messages[known]
+
+    def _record(self, peer: Any) -> Record:
+        name = _peer_name(peer)
+        if name not in self._records:
+            self._records[name] = Record(self._session, f"with:{name}")
+        return self._records[name]
+
+    def _take_over(self, peer: Any, messages: list[Message]) -> None:
+        """Messages from before the agent was persistent, unless they are the stored ones."""
+        view = self._oai_messages[peer]
+        for message in messages[_overlap(view, messages) :]:
+            view.append(message)
+            self._save(peer, self.name if message.get("role") == "assistant" else _author(message, peer))
+
+    def _append_oai_message(self, *args: Any, **kwargs: Any) -> bool:
+        appended: bool = super()._append_oai_message(*args, **kwargs)
+        if appended:
+            peer, sending = _direction(args, kwargs)
+            self._save(peer, self.name if sending else _author(self._oai_messages[peer][-1], peer))
+        return appended
+
+    def _save(self, peer: Any, sender: str) -> None:
+        """Save the last message of a conversation, as it is and as people read it."""
+        view = self._oai_messages[peer]
+        if _keeps_itself(peer):
+            writes, saved = [], None if repeats(self._resent.get(peer, []), view) else snapshot(view[-1])
+        else:
+            writes = self._record(peer).follow(view)
+            saved = writes[-1].value if writes else None
+        if saved is not None:
+            said = _readable(saved)
+            writes.append(self._session.appended("conversation_history", {"sender": sender, "message": said}))
+            if self._remembers and isinstance(said, str) and said.strip():
+                writes.append(self._session.remembered(said, sender))
+            self._session.write(*writes)
+
+    def _with_context(self, messages: list[Message]) -> list[Message]:
+        """What the model is handed, with what is remembered about the last thing said; nothing of it is kept."""
+        said = [text for message in messages if isinstance(text := message.get("content"), str) and text]
+        context = self._session.context(said[-1], set(said), CONTEXT_TOKENS) if said else ""
+        return [{"role": "system", "content": context}, *messages] if context else messages
+
+    def receive(self, message: Any, sender: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return super().receive(message, sender or self._somebody, *args, **kwargs)
+
+    async def a_receive(self, message: Any, sender: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return await super().a_receive(message, sender or self._somebody, *args, **kwargs)
+
+    @cached_property
+    def _somebody(self) -> Any:
+        """Whoever speaks without being an agent: listens, and never answers."""
+        return ConversableAgent("user", llm_config=False, human_input_mode="NEVER", max_consecutive_auto_reply=0)
+
+    def clear_history(self, recipient: Any = None, *args: Any, **kwargs: Any) -> None:
+        """Clear what the agent knows of its conversations, for the time after a restart too.
+
+        `conversation_history` still tells what was said; `forget` erases that as well. On its way
+        into a chat AutoGen calls this for every agent, and then nothing is cleared.
+        """
+        caller = _autogen_caller()
+        if caller in _RESUMING:
+            self._await_resending()
+        elif caller != "_prepare_chat" or _keeps_itself(recipient):
+            super().clear_history(recipient, *args, **kwargs)
+            self._save_cleared(recipient)
+
+    def _await_resending(self) -> None:
+        """A group chat is about to hand over its old messages again, one by one."""
+        for peer, view in self._oai_messages.items():
+            if isinstance(peer, GroupChatManager):
+                self._resent[peer] = list(view)
+                view.clear()
+
+    def _save_cleared(self, recipient: Any) -> None:
+        if recipient is None and not self._oai_messages:
+            self._start_anew()
+            self._session.write(self._session.dropped("with:"))
+        for peer in list(self._oai_messages) if recipient is None else [recipient]:
+            if not _keeps_itself(peer):
+                self._session.write(self._record(peer).replace(self._oai_messages[peer]))
+
+    def _start_anew(self) -> None:
+        self._oai_messages.clear()
+        self._records.clear()
+
+
+class GroupRecord(Record):
+    """What a group chat keeps besides its messages.
+
+    AutoGen's manager works on a shallow copy of the chat that it was given: what changes is in
+    here, or in the lists, which both have in common.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, "messages")
+        self.speakers: list[str] = session.get("speaker_history") or []
+        self.unseen = 0
+        """How many messages, from the first, the members have not been told in this process."""
+
+
+class PersistentGroupChat(GroupChat, Kept):
+    """A GroupChat that goes on: the same arguments, and `memory` and `session`."""
+
+    agents: list[Any]
+    messages: list[Message]
+    _record: GroupRecord
+
+    def __init__(
+        self,
+        agents: list[Any],
+        messages: list[Message] | None = None,
+        *args: Any,
+        memory: Memory | str | None = None,
+        session: str = DEFAULT,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(agents, [] if messages is None else messages, *args, **kwargs)
+        self._start(memory, session)
+
+    def _start(self, memory: Memory | str | None, session: str) -> None:
+        names = _names(self)
+        if len(set(names)) < len(names):
+            log.warning("members of a group chat are told apart by name after a restart; rename some of %s", names)
+        self._open(memory, session, namespace_of("autogen-groupchat", *names))
+        self._record = record = GroupRecord(self._session)
+        if not _overlap(record.rows, self.messages):
+            self.messages[:0] = record.rows
+        if len(self.messages) > len(record.rows):
+            self._save(self.messages[-1].get("name", ""))
+        record.unseen = len(self.messages)
+
+    @property
+    def speaker_history(self) -> list[str]:
+        """Who spoke, in order, in this process and before."""
+        return self._record.speakers
+
+    @property
+    def last_speaker(self) -> Any:
+        """The member who spoke last; None when nobody has."""
+        return self.agent_by_name(self._record.speakers[-1]) if self._record.speakers else None
+
+    def append(self, message: Message, speaker: Any) -> None:
+        super().append(message, speaker)
+        self._save(speaker.name)
+
+    def _save(self, speaker: str) -> None:
+        record, count = self._record, len(self.messages)
+        record.unseen = min(record.unseen, count - 1)  # GroupChatManager.reset clears without calling reset here
+        del record.speakers[count - 1 :]
+        unnoticed = self.messages[len(record.speakers) : -1]
+        record.speakers += [*(message.get("name", "") for message in unnoticed), speaker]
+        self._session.write(*record.follow(self.messages, speaker_history=record.speakers))
+
+    def reset(self) -> None:
+        """Start the chat anew, for the time after a restart too; on AutoGen's way into a chat this changes nothing."""
+        caller = _autogen_caller()
+        if caller == "_prepare_chat":
+            self._record.unseen = len(self.messages)
+            return
+        super().reset()
+        self._start_anew()
+        if caller not in _RESUMING:  # which hands over the old messages again, one by one
+            self._session.write(self._record.replace([]), self._session.replaced("speaker_history", None))
+
+    def _start_anew(self) -> None:
+        self.messages.clear()
+        self._record.speakers.clear()
+        self._record.unseen = 0
+
+    def select_speaker(self, last_speaker: Any, selector: Any) -> Any:
+        self._tell_members(selector)
+        return super().select_speaker(last_speaker, selector)
+
+    async def a_select_speaker(self, last_speaker: Any, selector: Any) -> Any:
+        self._tell_members(selector)
+        return await super().a_select_speaker(last_speaker, selector)
+
+    def _tell_members(self, manager: Any) -> None:
+        """Give every member its own view of what was said before this chat; the first moment the manager is known."""
+        earlier, self._record.unseen = self.messages[: self._record.unseen], 0
+        for agent in self.agents if earlier else ():
+            knows = isinstance(agent, PersistentAgent) and not _keeps_itself(manager)  # it has come with its own view
+            if isinstance(agent, ConversableAgent) and not knows:
+                agent._oai_messages[manager][:0] = [_seen_by(agent.name, message) for message in earlier]
+
+
+def persist(thing: T, *, memory: Memory | str | None = None, session: str = DEFAULT, **options: Any) -> T:
+    """Make an agent or group chat that exists already persistent, and return it.
+
+    Where a manager exists, give that and not its chat, of which it has a copy.
+    `memory` is a Memory or a namespace, by default one of the name's own; `session` keeps several
+    conversations apart. For agents, `max_messages` and `max_tokens` bound what the model is handed,
+    `recall` puts what is remembered about a message before it, and `remember` keeps messages as notes.
+    """
+    made: Any = thing
+    if isinstance(thing, GroupChatManager):
+        _persist_manager(made, persist(made.groupchat, memory=memory, session=session, **options))
+        return thing
+    if isinstance(thing, Kept):
+        raise InvalidInput(f"{thing!r} is persistent already; give memory= and session= where it is made")
+    own: Any = type(thing)
+    made.__class__ = _persistent(own)
+    try:
+        made._start(memory, session, **options)
+    except BaseException:
+        made.__class__ = own
+        raise
+    return thing
+
+
+def _persist_manager(manager: Any, group: Any) -> None:
+    manager._last_speaker = group.last_speaker
+    for reply in manager._reply_func_list:
+        if isinstance(reply["config"], GroupChat):  # the copy that it was to work on
+            reply["config"] = group
+
+
+def register_memory_tools(memory: Memory | str, *, caller: Any, executor: Any) -> None:
+    """Let a model use a memory by itself: tools to remember, recall, get and set, proposed by `caller` and
+    run by `executor`. Agents that are given the same memory share it.
+    """
+    for tool in memory_tools(open_memory(memory, "")):
+        register_function(tool, caller=caller, executor=executor, name=tool.__name__, description=str(tool.__doc__))
+
+
+@cache
+def _persistent(own: Any) -> type:
+    """The persistent kind of someone's class."""
+    for kind, base in ((PersistentAgent, ConversableAgent), (PersistentGroupChat, GroupChat)):
+        if issubclass(own, base):
+            return type(f"Persistent{own.__name__}", (kind, own), {"__module__": own.__module__})
+    raise InvalidInput(f"persist takes a ConversableAgent, a GroupChat or a GroupChatManager, not a {own.__name__}")
+
+
+def _autogen_caller() -> str | None:
+    """Which function of AutoGen's clears: an overridden method is told in no other way why it is called."""
+    frame = sys._getframe(2)
+    while frame.f_back and frame.f_code.co_name in ("clear_history", "reset"):
+        frame = frame.f_back
+    module = str(frame.f_globals.get("__name__"))
+    return frame.f_code.co_name if module.partition(".")[0] == "autogen" else None
+
+
+def _direction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
+    """The peer, and whether the message goes to it, from any of the signatures of _append_oai_message:
+
+    (message, role, peer), (message, role, peer, is_sending) and (message, peer, role, name); in all of them
+    the role is that of a sender or of a receiver, whatever the message's own is.
+    """
+    rest = args[1:]
+    peer = kwargs.get("conversation_id") or next(arg for arg in rest if not isinstance(arg, str | bool))
+    role = kwargs.get("role") or next((arg for arg in rest if isinstance(arg, str)), "assistant")
+    return peer, role == "assistant"
+
+
+def _peer_name(peer: Any) -> str:
+    """What a conversation is kept under. All managers are called chat_manager: a group is known by its members."""
+    members = _names(peer.groupchat) if isinstance(peer, GroupChatManager) else []
+    return namespace_of(str(peer.name), *members)
+
+
+def _names(group: Any) -> list[str]:
+    return sorted(str(agent.name) for agent in group.agents)
+
+
+def _keeps_itself(peer: Any) -> bool:
+    """Whether the conversation with the peer is a persistent group chat, which gives it back by itself."""
+    return isinstance(peer, GroupChatManager) and isinstance(peer.groupchat, PersistentGroupChat)
+
+
+def _author(message: Message, peer: Any) -> str:
+    """Who said it: in a group chat the manager passes on what others say, under their names."""
+    return str(peer.name if message.get("role") == "function" else message.get("name") or peer.name)
+
+
+def _readable(message: Message) -> Any:
+    """The text alone, where there is nothing else."""
+    tools = any(message.get(part) for part in ("tool_calls", "function_call", "tool_responses"))
+    return message if tools else message["content"]
+
+
+def _seen_by(name: str, message: Message) -> Message:
+    """A message of a group chat as the member of that name has it: its own are an assistant's."""
+    if message.get("name") != name or message.get("role") in ("tool", "function"):
+        return dict(message)
+    if message.get("tool_calls") or message.get("function_call"):  # GroupChat.append made text of the None
+        content = message["content"] if message["content"] not in ("", "None") else None
+        return {**{key: part for key, part in message.items() if key != "name"}, "content": content}
+    return {**message, "role": "assistant"}
+
+
+def _overlap(stored: list[Message], given: list[Message]) -> int:
+    """How many of the given messages are the stored ones, given back by the user's own hand."""
+    return len(stored) if given[: len(stored)] == stored else 0

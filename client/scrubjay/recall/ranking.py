@@ -1,0 +1,96 @@
+"""The order of notes that share words with a question.
+
+BM25 over three fields, as measured on long conversations: a note's own words count fully, those of
+the note before it in the session half, of the one after it a third (.3). What the question's speaker
+said counts half as much again. Recency and frequency only break ties: as part of the score they hurt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+OWN, PREVIOUS, NEXT = 1.0, 0.5, 0.3
+"""What a word counts in the note itself, and in its neighbours."""
+SPEAKER = 1.5
+"""The factor for a note whose speaker the question names."""
+BEGINNING = 0.3
+"""What the beginning of a word counts, beside the word itself."""
+SATURATION = 0.9
+LENGTH_PENALTY = 0.012
+"""BM25 as count / (count + SATURATION + LENGTH_PENALTY × length): its k1 is 1.2, its b .25, at 25 words."""
+DAY = 86_400_000
+"""Milliseconds."""
+
+
+class Candidate(NamedTuple):
+    """What ranking needs to know of a note."""
+
+    id: int
+    previous: int | None
+    next: int | None
+    speaker: str | None
+    updated_at: int
+    times: int
+
+
+class Ranked(NamedTuple):
+    id: int
+    score: float
+
+
+Occurrences = Mapping[int | None, Mapping[int, tuple[int, int]]]
+"""For each note, how often it has each word, and how many words it has in all."""
+_NOTHING: Mapping[int, tuple[int, int]] = {}
+
+
+def weight(total: int, notes_with_word: int) -> float:
+    """The rarer a word, the more it says."""
+    return math.log(1 + (max(total, notes_with_word) - notes_with_word + 0.5) / (notes_with_word + 0.5))
+
+
+def rank(
+    candidates: Iterable[Candidate], occurrences: Occurrences, weights: Mapping[int, float], named: frozenset[str]
+) -> list[Ranked]:
+    """The candidates, best first; a score of 1 is a short note with every word of the question."""
+    ideal = sum(weights.values()) * _saturated(1, 0) or 1.0
+    scored = [(_fit(candidate, occurrences, weights, named) / ideal, candidate) for candidate in candidates]
+    scored.sort(key=lambda pair: (round(pair[0], 9), pair[1].updated_at, pair[1].times, pair[1].id), reverse=True)
+    return [Ranked(candidate.id, min(score, 1.0)) for score, candidate in scored if score > 0]
+
+
+def by_confidence(ranked: Sequence[Ranked], candidates: Iterable[Candidate], now: int) -> list[Ranked]:
+    """Kronvex's published formula: fit × .6 + recency × .2 + frequency × .2."""
+    known = {candidate.id: candidate for candidate in candidates}
+    confident = [
+        Ranked(id_, 0.6 * score + 0.2 * _recency(known[id_], now) + 0.2 * _frequency(known[id_]))
+        for id_, score in ranked
+    ]
+    return sorted(confident, key=lambda each: (each.score, each.id), reverse=True)
+
+
+def _fit(candidate: Candidate, occurrences: Occurrences, weights: Mapping[int, float], named: frozenset[str]) -> float:
+    counts: dict[int, float] = {}
+    for note, share in ((candidate.id, OWN), (candidate.previous, PREVIOUS), (candidate.next, NEXT)):
+        for word, (count, _) in occurrences.get(note, _NOTHING).items():
+            counts[word] = counts.get(word, 0.0) + share * count
+    length = next((length for _, length in occurrences.get(candidate.id, _NOTHING).values()), 0)
+    score = sum(weights[word] * _saturated(count, length) for word, count in counts.items())
+    is_named = candidate.speaker is not None and not named.isdisjoint(candidate.speaker.split())
+    return score * SPEAKER if is_named else score
+
+
+def _saturated(count: float, length: int) -> float:
+    return count / (count + SATURATION + LENGTH_PENALTY * length)
+
+
+def _recency(candidate: Candidate, now: int) -> float:
+    """1 for what is new, a half after 30 days, then soon nothing."""
+    days = max(now - candidate.updated_at, 0) / DAY
+    return 1 / (1 + math.exp(min((days - 30) / 7, 700)))
+
+
+def _frequency(candidate: Candidate) -> float:
+    """On a log scale, 1 for what was remembered a hundred times."""
+    return min(math.log1p(candidate.times) / math.log1p(100), 1.0)

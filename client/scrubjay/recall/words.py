@@ -1,0 +1,78 @@
+"""Text as the index sees it: numbers that stand for stems.
+
+A word is kept as 56 bits of its hash. Rows of the index are then small and equal, comparing them is
+comparing integers, and the index holds no text that would have to be erased with a note.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from functools import lru_cache
+from hashlib import blake2b
+
+from .porter import stem
+
+MAX_WORD_CHARS = 64
+"""What of a word is looked at; nothing longer is a word."""
+
+BEGINNING_CHARS = 4
+
+_WORD = re.compile(r"[^\W_]+")
+# Scripts written without spaces, and Hangul, whose particles stick to the word.
+_UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]+"
+)
+_MARKS = re.compile(r"[\u0300-\u036f]+")
+# What every English sentence is made of; d, ll, m, re, s, t, ve are what an apostrophe leaves over.
+_STOPWORDS = """
+a about after again all also am an and any are as at be because been before being between both but by can could d did
+do does doing don down during each few for from further had has have having he her here hers herself him himself his
+how i if in into is it its itself just let ll m me more most my myself no nor not now of off on once only or other our
+ours out over own re s same she should so some such t than that the their theirs them themselves then there these they
+this those through to too under until up us ve very was we were what when where which while who whom why will with
+would you your yours yourself
+"""
+STOPWORDS = frozenset(_STOPWORDS.split())
+
+
+def split(text: str) -> list[str]:
+    """The words of a text, without case and accents; runs without spaces as characters and pairs of them."""
+    folded = _MARKS.sub("", unicodedata.normalize("NFKD", text).casefold())
+    found: list[str] = []
+    for word in _WORD.findall(unicodedata.normalize("NFC", folded)):
+        start = 0
+        for run in _UNSPACED.finditer(word):
+            found += _pieces(word[start : run.start()], run[0])
+            start = run.end()
+        found += _pieces(word[start:], "")
+    return found
+
+
+def _pieces(word: str, run: str) -> list[str]:
+    pairs = [run[i : i + 2] for i in range(len(run) - 1)]
+    return [*([word[:MAX_WORD_CHARS]] if word else []), *run, *pairs]
+
+
+def count_words(text: str) -> Counter[int]:
+    """How often each word that means something occurs; if none does, those that mean nothing count."""
+    found = split(text)
+    return Counter(map(number, [word for word in found if word not in STOPWORDS] or found))
+
+
+def count_beginnings(text: str) -> Counter[int]:
+    """How often each beginning of a longer word occurs: what is left when a language has no stemmer here.
+
+    It finds Datenbanken by Datenbank, and retrospective by retro. Counted apart, as negative numbers,
+    because they say less than the word does.
+    """
+    longer = [word for word in split(text) if len(word) > BEGINNING_CHARS and word not in STOPWORDS]
+    return Counter(-number(f"{word[:BEGINNING_CHARS]}-") for word in longer)
+
+
+@lru_cache(65_536)
+def number(word: str) -> int:
+    """What stands for a word in the index."""
+    known = stem(word) if word.isascii() else word
+    return int.from_bytes(blake2b(known.encode(), digest_size=7).digest())

@@ -1,0 +1,92 @@
+"""A note as it lies in the store, and how it leaves it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scrubjay.recall.words import count_beginnings, count_words, split
+from scrubjay.records import Note, to_time
+from scrubjay.values import decode
+
+from .operation import Many, Steps
+
+if TYPE_CHECKING:
+    from .quotas import Account
+
+COLUMNS = """id, content, type, tags, session, metadata, pinned, times, created_at, updated_at, expires_at, bytes"""
+_SPEAKER = re.compile(r"\s*(?:[\[(][^\])]{0,60}[\])]\s*)?([^\W\d_][\w .'’-]{0,40}?)\s*:\s")
+_SPEAKER_FIELDS = ("speaker", "sender", "name", "role")
+
+
+class Row(NamedTuple):
+    id: int
+    content: str
+    type: str | None
+    tags: str
+    session: str | None
+    metadata: str
+    pinned: int
+    times: int
+    created_at: int
+    updated_at: int
+    expires_at: int | None
+    bytes: int
+
+    def to_note(self, score: float | None = None) -> Note:
+        return Note(
+            id=str(self.id),
+            content=self.content,
+            type=self.type,
+            tags=tuple(decode(self.tags)),
+            session=self.session,
+            metadata=decode(self.metadata),
+            pinned=bool(self.pinned),
+            times=self.times,
+            created_at=to_time(self.created_at),
+            updated_at=to_time(self.updated_at),
+            expires_at=None if self.expires_at is None else to_time(self.expires_at),
+            score=score,
+        )
+
+    def words(self) -> Counter[int]:
+        """What it is found by: its text, tags, type, the texts in its metadata, and the day it was written."""
+        day = f"{to_time(self.created_at):%d %B %Y}".lstrip("0")
+        labels = " ".join([*decode(self.tags), self.type or "", *_texts(decode(self.metadata)), day])
+        words = count_words(self.content)
+        for more in (count_words(labels), count_beginnings(f"{self.content} {labels}")):
+            words.update(more)
+        return words
+
+    def speaker(self) -> str | None:
+        """Who said it, by its metadata or by "Name: …" at its start; as words to look for in a question."""
+        metadata = decode(self.metadata)
+        named = next((metadata[field] for field in _SPEAKER_FIELDS if isinstance(metadata.get(field), str)), None)
+        match = _SPEAKER.match(self.content)
+        said_by = named or (match and match[1])
+        return " ".join(split(said_by)) or None if said_by else None
+
+
+def erase_note(account: Account, row: Row) -> Steps[None]:
+    """Remove a note and its words, and take it off the account, which the caller saves."""
+    yield from remove_words(account.namespace, row)
+    yield "DELETE FROM notes WHERE namespace = ? AND id = ?", (account.namespace, row.id)
+    account.release(keys=0, size=row.bytes, version=0)
+
+
+def remove_words(namespace: str, row: Row) -> Steps[None]:
+    yield Many(
+        "DELETE FROM note_words WHERE namespace = ? AND word = ? AND note = ?",
+        [(namespace, word, row.id) for word in row.words()],
+    )
+
+
+def _texts(value: Any) -> Iterable[str]:
+    """Every text inside a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)

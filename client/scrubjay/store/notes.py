@@ -1,0 +1,327 @@
+"""Notes: texts that are found again by their words."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from hashlib import blake2b
+from secrets import randbelow
+from typing import Any, NamedTuple
+
+from scrubjay.drafts import Draft, Question
+from scrubjay.names import MAX_NOTES_PAGE
+from scrubjay.recall.ranking import (
+    BEGINNING,
+    LENGTH_PENALTY,
+    SATURATION,
+    Candidate,
+    Occurrences,
+    by_confidence,
+    rank,
+    weight,
+)
+from scrubjay.recall.words import count_beginnings, count_words, split
+from scrubjay.records import Note, to_time
+from scrubjay.values import byte_size, encode
+
+from .items import clear_into
+from .note_rows import COLUMNS, Row, erase_note, remove_words
+from .operation import LONG_WRITE, SNAPSHOT, WRITE, Context, Long, Many, Operation, Steps, operation
+from .quotas import Account, open_account
+
+LONG_CHARS = 20_000
+"""A text that takes longer to index than a server's event loop may wait."""
+MAX_QUERY_CHARS = 20_000
+MAX_QUERY_WORDS = 32
+"""The rarest words of a question; what is longer is no longer a question."""
+MAX_COUNTED = 5_000
+"""How many notes with a word are counted; a word in more of them says little anyway."""
+MAX_TOTAL = 100_000
+"""How many notes are counted in all."""
+MAX_POSTINGS = 5_000
+"""Rows of the index that one recall reads, those of rare words first: what keeps it fast in a large namespace."""
+MIN_CANDIDATES = 30
+"""Notes that are looked at closely, with their neighbours."""
+
+_FIND = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND digest = ?"  # noqa: S608
+_READ = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))"  # noqa: S608
+_INSERT = f"""INSERT INTO notes (namespace, digest, speaker, {COLUMNS})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""  # noqa: S608
+_UPDATE = """UPDATE notes SET type = ?, tags = ?, session = ?, metadata = ?, speaker = ?, pinned = ?, times = ?,
+updated_at = ?, expires_at = ?, bytes = ? WHERE namespace = ? AND id = ?"""
+_ADD_WORD = "INSERT INTO note_words (namespace, word, note, count, length) VALUES (?, ?, ?, ?, ?)"
+_COUNT = """SELECT 0, (SELECT count(*) FROM (SELECT 1 FROM notes WHERE namespace = ?1 LIMIT ?4))
+UNION ALL SELECT value, (SELECT count(*) FROM
+(SELECT 1 FROM note_words WHERE namespace = ?1 AND word = value LIMIT ?2)) FROM json_each(?3)"""
+_POSTINGS = f"""SELECT * FROM (SELECT note, ? * count / (count + {SATURATION} + {LENGTH_PENALTY} * length) AS part
+FROM note_words WHERE namespace = ? AND word = ? ORDER BY note DESC LIMIT ?)"""  # noqa: S608
+_NEAR = """n.id,
+(SELECT max(p.id) FROM notes p WHERE p.namespace = n.namespace AND p.session = n.session AND p.id < n.id),
+(SELECT min(f.id) FROM notes f WHERE f.namespace = n.namespace AND f.session = n.session AND f.id > n.id)"""
+_NEIGHBOURS = f"""SELECT {_NEAR} FROM notes n
+WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
+_OCCURRENCES = """SELECT note, word, count, length FROM note_words WHERE namespace = ?
+AND word IN (SELECT value FROM json_each(?)) AND note IN (SELECT value FROM json_each(?))"""
+
+
+class Session(NamedTuple):
+    """What is known of the notes of one session."""
+
+    name: str
+    notes: int
+    created_at: datetime
+    updated_at: datetime
+
+
+def remember(namespace: str, draft: Draft) -> Operation[tuple[Note, Account]]:
+    """Store a note; one with the same content is refreshed instead."""
+    return (_remember if len(draft.content) < LONG_CHARS else _remember_long)(namespace, draft)
+
+
+def _steps_to_remember(context: Context, namespace: str, draft: Draft) -> Steps[tuple[Note, Account]]:
+    account = yield from open_account(context, namespace)
+    digest = blake2b(draft.content.encode(), digest_size=16).digest()
+    rows = yield _FIND, (namespace, digest)
+    found = Row._make(rows[0]) if rows else None
+    if found and found.expires_at is not None and found.expires_at <= context.now:
+        yield from erase_note(account, found)
+        found = None
+    row = yield from (_refresh(context, account, draft, found) if found else _insert(context, account, draft, digest))
+    yield from account.save()
+    return row.to_note(), account
+
+
+_remember = operation(WRITE)(_steps_to_remember)
+_remember_long = operation(LONG_WRITE)(_steps_to_remember)
+
+
+@operation(WRITE)
+def forget(context: Context, namespace: str, note_id: str) -> Steps[tuple[bool, Account]]:
+    """Erase a note; whether it was there."""
+    account = yield from open_account(context, namespace)
+    rows = yield _READ, (namespace, json.dumps(_ids(note_id)))
+    if rows:
+        yield from erase_note(account, Row._make(rows[0]))
+    yield from account.save()
+    live = bool(rows) and (rows[0][10] is None or rows[0][10] > context.now)
+    return live, account
+
+
+@operation(LONG_WRITE)
+def clear_notes(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
+    """Erase all notes of a namespace; how many there were."""
+    account = yield from open_account(context, namespace)
+    count = yield from _clear_into(account, context.now)
+    yield from account.save()
+    return count, account
+
+
+@operation(LONG_WRITE)
+def clear_all(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
+    """Erase everything in a namespace; how many items and notes there were."""
+    account = yield from open_account(context, namespace)
+    count = yield from clear_into(account, context.now)
+    count += yield from _clear_into(account, context.now)
+    yield from account.save()
+    return count, account
+
+
+@operation(SNAPSHOT)
+def list_notes(
+    context: Context,
+    namespace: str,
+    type_: str | None = None,
+    tags: tuple[str, ...] = (),
+    session: str | None = None,
+    after: str = "",
+    limit: int = MAX_NOTES_PAGE,
+    offset: int = 0,
+) -> Steps[list[Note]]:
+    """Notes in the order remembered, those after the one named; fewer than `limit` means there are no more."""
+    where, params = _conditions(context.now, type_, tags, session)
+    rows = yield Long(
+        f"SELECT {COLUMNS} FROM notes n WHERE n.namespace = ? AND n.id > ? AND {where} ORDER BY n.id LIMIT ? OFFSET ?",  # noqa: S608
+        (namespace, max(_ids(after), default=0), *params, limit, offset),
+    )
+    return [Row._make(row).to_note() for row in rows]
+
+
+@operation(SNAPSHOT)
+def list_sessions(context: Context, namespace: str) -> Steps[list[Session]]:
+    """The sessions that have notes, the last used first."""
+    where, params = _conditions(context.now, None, (), None)
+    rows = yield Long(
+        f"""SELECT n.session, count(*), min(n.created_at), max(n.updated_at) AS last FROM notes n
+        WHERE n.namespace = ? AND n.session IS NOT NULL AND {where} GROUP BY n.session ORDER BY last DESC, n.session""",  # noqa: S608
+        (namespace, *params),
+    )
+    return [Session(name, count, to_time(first), to_time(last)) for name, count, first, last in rows]
+
+
+@operation(SNAPSHOT)
+def recall(context: Context, namespace: str, question: Question) -> Steps[list[Note]]:
+    """The notes that answer best, with their scores."""
+    query = question.query[:MAX_QUERY_CHARS]
+    weights, limits = yield from _weigh(namespace, [*count_words(query), *count_beginnings(query)])
+    if not weights:
+        return []
+    where, params = _conditions(context.now, question.type, question.tags, question.session)
+    best = yield from _candidates(namespace, question.limit, weights, limits, where, params)
+    near = yield Long(_NEIGHBOURS, (namespace, json.dumps(best)))
+    pool = json.dumps(sorted({note for row in near for note in row if note is not None}))
+    found = yield Long(_OCCURRENCES, (namespace, json.dumps(list(weights)), pool))
+    rows = yield Long(
+        f"""SELECT {_NEAR}, n.speaker, n.updated_at, n.times FROM notes n
+        WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?)) AND {where}""",  # noqa: S608
+        (namespace, pool, *params),
+    )
+    candidates = [Candidate._make(row) for row in rows]
+    ranked = rank(candidates, _by_note(found), weights, frozenset(split(query)))
+    if question.ranking == "confidence":
+        ranked = by_confidence(ranked, candidates, context.now)
+    scores = {id_: score for id_, score in ranked[: question.limit] if score >= question.threshold}
+    texts = yield Long(_READ, (namespace, json.dumps(list(scores))))
+    notes = {row[0]: Row._make(row).to_note(round(scores[row[0]], 6)) for row in texts}
+    return [notes[id_] for id_ in scores]
+
+
+def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> Steps[Row]:
+    ((last,),) = yield "SELECT coalesce(max(id), 0) FROM notes WHERE namespace = ?", (account.namespace,)
+    row = Row(
+        # Grows with time, and what was deleted does not come back under the same id.
+        id=max(last + 1, context.now * 1000 + randbelow(1000)),
+        content=draft.content,
+        type=draft.type,
+        tags=encode(draft.tags or ()),
+        session=draft.session,
+        metadata=encode(draft.metadata or {}),
+        pinned=int(draft.pinned),
+        times=1,
+        created_at=context.now,
+        updated_at=context.now,
+        expires_at=_expiry(context, draft),
+        bytes=0,
+    )
+    row = row._replace(bytes=_size(row))
+    yield from account.charge(writes=1, size=row.bytes)
+    yield _INSERT, (account.namespace, digest, row.speaker(), *row)
+    yield from _add_words(account.namespace, row)
+    return row
+
+
+def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> Steps[Row]:
+    """What is given replaces what was there; the time to live starts anew."""
+    row = found._replace(
+        type=found.type if draft.type is None else draft.type,
+        tags=found.tags if draft.tags is None else encode(draft.tags),
+        session=found.session if draft.session is None else draft.session,
+        metadata=found.metadata if draft.metadata is None else encode(draft.metadata),
+        pinned=int(draft.pinned),
+        times=found.times + 1,
+        updated_at=context.now,
+        expires_at=_expiry(context, draft),
+    )
+    row = row._replace(bytes=_size(row))
+    yield from account.charge(writes=1, size=row.bytes - found.bytes)
+    at = (account.namespace, row.id)
+    yield (
+        _UPDATE,
+        (row.type, row.tags, row.session, row.metadata, row.speaker(), row.pinned, row.times, *row[9:], *at),
+    )
+    if row.words() != found.words():
+        yield from remove_words(account.namespace, found)
+        yield from _add_words(account.namespace, row)
+    return row
+
+
+def _add_words(namespace: str, row: Row) -> Steps[None]:
+    words = row.words()
+    length = sum(count for word, count in words.items() if word > 0)
+    yield Many(_ADD_WORD, [(namespace, word, row.id, count, length) for word, count in words.items()])
+
+
+def _clear_into(account: Account, now: int) -> Steps[int]:
+    at = (account.namespace,)
+    ((size, live),) = yield (
+        """SELECT coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)
+        FROM notes WHERE namespace = ?""",
+        (now, *at),
+    )
+    yield "DELETE FROM note_words WHERE namespace = ?", at
+    yield "DELETE FROM notes WHERE namespace = ?", at
+    if size:
+        account.release(keys=0, size=size, version=0)
+    return int(live)
+
+
+def _weigh(namespace: str, words: Sequence[int]) -> Steps[tuple[dict[int, float], dict[int, int]]]:
+    """What each word of a question says, rarest first, and how many rows of the index each may cost."""
+    asked = json.dumps(words[: 4 * MAX_QUERY_WORDS])
+    (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, asked, MAX_TOTAL))
+    if not any(count for _, count in counts):
+        return {}, {}
+    rarest = sorted(counts, key=lambda pair: pair[1])[:MAX_QUERY_WORDS]
+    weights = {word: weight(total, count) * (1.0 if word > 0 else BEGINNING) for word, count in rarest}
+    left, limits = MAX_POSTINGS, {}
+    for word, count in rarest:
+        if count and left:
+            limits[word] = min(count, left)
+            left -= limits[word]
+    return weights, limits
+
+
+def _candidates(
+    namespace: str,
+    limit: int,
+    weights: dict[int, float],
+    limits: dict[int, int],
+    where: str,
+    params: tuple[Any, ...],
+) -> Steps[list[int]]:
+    """Notes by their own words alone."""
+    arms = " UNION ALL ".join([_POSTINGS] * len(limits))
+    asked = [part for word, rows in limits.items() for part in (weights[word], namespace, word, rows)]
+    rows = yield Long(
+        f"""SELECT note FROM (SELECT note, sum(part) AS fit FROM ({arms}) GROUP BY note ORDER BY fit DESC, note DESC)
+        WHERE EXISTS (SELECT 1 FROM notes n WHERE n.namespace = ? AND n.id = note AND {where}) LIMIT ?""",  # noqa: S608
+        (*asked, namespace, *params, max(2 * limit, MIN_CANDIDATES)),
+    )
+    return [note for (note,) in rows]
+
+
+def _conditions(now: int, type_: str | None, tags: tuple[str, ...], session: str | None) -> tuple[str, tuple[Any, ...]]:
+    """Which notes n may answer, as SQL."""
+    where, params = ["(n.expires_at IS NULL OR n.expires_at > ?)"], [now]
+    for column, value in (("type", type_), ("session", session)):
+        if value is not None:
+            where.append(f"n.{column} = ?")
+            params.append(value)  # type: ignore[arg-type]
+    for tag in tags:
+        where.append("EXISTS (SELECT 1 FROM json_each(n.tags) WHERE value = ?)")
+        params.append(tag)  # type: ignore[arg-type]
+    return " AND ".join(where), tuple(params)
+
+
+def _by_note(rows: Iterable[tuple[int, int, int, int]]) -> Occurrences:
+    found: defaultdict[int | None, dict[int, tuple[int, int]]] = defaultdict(dict)
+    for note, word, count, length in rows:
+        found[note][word] = (count, length)
+    return found
+
+
+def _ids(text: str) -> list[int]:
+    """The number behind an id; none for what is no id of ours."""
+    return [int(text)] if text.isascii() and text.isdecimal() and len(text) < 19 else []
+
+
+def _expiry(context: Context, draft: Draft) -> int | None:
+    if draft.pinned or draft.ttl is None:
+        return None
+    return context.now + max(round(draft.ttl * 1000), 1)
+
+
+def _size(row: Row) -> int:
+    """What it takes of the namespace's storage."""
+    return sum(map(byte_size, filter(None, (row.content, row.type, row.tags, row.session, row.metadata))))

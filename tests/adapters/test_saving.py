@@ -1,0 +1,176 @@
+"""Saving to a memory that is slow, away, full, or gone for good."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+
+import pytest
+
+from harness import serving
+from scrubjay import Memory, Unavailable
+from scrubjay.adapters import _saving
+from scrubjay.adapters._saving import Saver, Write, saver_of
+from scrubjay.adapters._sessions import Record, Session, namespace_of
+from scrubjay.names import check_namespace
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    """The first retry comes at once."""
+    monkeypatch.setattr(_saving, "FIRST_RETRY", 0.01)
+
+
+@pytest.fixture
+def memory(tmp_path):
+    with Memory("agent", path=str(tmp_path / "memory.db"), durability="fast") as memory:
+        yield memory
+
+
+class Failing:
+    """A memory that fails until it is told otherwise."""
+
+    namespace = "agent"
+
+    def __init__(self, memory, error=None, seconds=0.0):
+        self.memory, self.error, self.seconds = memory, error or Unavailable("away"), seconds
+        self.away = True
+
+    def __getattr__(self, verb):
+        def call(*args):
+            if self.away:
+                time.sleep(self.seconds)
+                raise self.error
+            return getattr(self.memory, verb)(*args)
+
+        return call
+
+
+def settled(saver):
+    saver.flush(10)
+    return not saver.unsaved
+
+
+def test_a_write_is_stored_when_it_returns(memory):
+    saver = Saver(memory)
+    saver.write(Write("append", "log", 1), Write("set", "k", "v"))
+    assert (memory.get("log"), memory.get("k")) == ([1], "v")
+    saver.write(Write("set", "k", None), Write("drop", "lo"))
+    assert memory.keys() == []
+
+
+def test_what_could_not_be_written_is_written_later_and_in_order(memory, caplog):
+    failing = Failing(memory)
+    saver = Saver(failing)
+    with caplog.at_level(logging.WARNING):
+        for number in range(100):
+            saver.write(Write("append", "log", number))
+        assert saver.down
+        assert len(caplog.records) == 1
+        assert saver.get("log") == list(range(100))
+        failing.away = False
+        assert settled(saver)
+    assert memory.get("log") == list(range(100))
+    assert [record.getMessage().split(": ")[1][:7] for record in caplog.records] == ["away. T", "is back"]
+    saver.write(Write("append", "log", 100))
+    assert memory.tail("log", 1) == [100]
+
+
+def test_a_memory_that_hangs_is_waited_for_once(memory, monkeypatch):
+    monkeypatch.setattr(_saving, "PATIENCE", 0.2)
+    failing = Failing(memory, seconds=1.0)
+    saver = Saver(failing)
+    started = time.monotonic()
+    for number in range(50):
+        saver.write(Write("append", "log", number))
+        assert saver.get("other") is None
+    assert time.monotonic() - started < 0.6
+    assert saver.unsaved == 50
+    failing.away = False
+    assert settled(saver)
+    assert memory.get("log") == list(range(50))
+
+
+def test_a_server_that_accepts_and_never_answers_is_waited_for_once(memory, monkeypatch):
+    monkeypatch.setattr(_saving, "PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        session = Session(Memory("agent", url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=1), "default")
+        started = time.monotonic()
+        record, messages = Record(session, "log"), []
+        for number in range(10):
+            messages.append({"content": number})
+            session.write(*record.follow(messages))
+        assert time.monotonic() - started < 0.6
+    session._saver.memory = memory
+    assert settled(session._saver)
+    assert memory.get("log") == messages
+
+
+def test_a_quota_is_waited_for_like_an_outage(tmp_path):
+    with serving(tmp_path / "s.db", "--writes-per-day", "3") as server:
+        memory = Memory("agent", url=server.url)
+        saver = Saver(memory)
+        for number in range(6):
+            saver.write(Write("append", "log", number))
+        assert memory.get("log") == [0, 1, 2]
+        assert saver.unsaved == 3
+        memory.set_quota(writes_per_day=0)
+        assert settled(saver)
+        assert memory.get("log") == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_write_that_can_never_succeed_does_not_stop_the_others(memory, caplog):
+    memory.set("log", "no list")
+    saver = Saver(memory)
+    saver.write(Write("append", "log", 1), Write("set", "k", 1))
+    assert memory.get("k") == 1
+    assert "is no list" in caplog.text
+    assert not saver.down
+
+
+def test_erasing_takes_the_waiting_writes_along(memory):
+    memory.update({"a:1": 1, "a:2": 2, "b:1": 3})
+    failing = Failing(memory)
+    saver = Saver(failing)
+    saver.write(Write("append", "a:3", 1), Write("append", "b:2", 1))
+    with pytest.raises(Unavailable):
+        saver.erase("a:")
+    failing.away = False
+    assert saver.erase("a:") == 2
+    assert settled(saver)
+    assert memory.keys() == ["b:1", "b:2"]
+
+
+def test_all_handles_on_a_namespace_share_one_line(memory):
+    other = Memory("agent", path=memory._backend.place, durability="fast")
+    assert saver_of(memory) is saver_of(other)
+    assert saver_of(memory) is not saver_of(Memory("agent2", path=memory._backend.place))
+
+
+def test_a_conversation_that_could_not_be_read_is_caught_up_with(memory):
+    memory.append("log", "old 1", "old 2")
+    failing = Failing(memory)
+    session = Session(memory, "default")
+    session._saver.memory = failing
+    record = Record(session, "log")
+    messages = ["new 1"]
+    session.write(*record.follow(messages))
+    failing.away = False
+    assert settled(session._saver)
+    messages.append("new 2")
+    session.write(*record.follow(messages))
+    assert messages == record.rows == memory.get("log") == ["old 1", "old 2", "new 1", "new 2"]
+
+
+def test_a_namespace_can_be_made_of_any_names():
+    assert namespace_of("autogen", "writer") == "autogen-writer"
+    odd = [
+        namespace_of("a/b"),
+        namespace_of("a\nb"),
+        namespace_of("a_b"),
+        namespace_of("x" * 300),
+        namespace_of("y\ud800"),
+    ]
+    assert len(set(odd)) == 5
+    assert [check_namespace(name) for name in odd] == odd

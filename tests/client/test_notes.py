@@ -1,0 +1,210 @@
+"""remember, recall, inject_context, forget and notes, on a file and on a server."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness import clean_environment, fresh_name
+from scrubjay import AsyncMemory, InvalidInput, Note, ValueTooLarge
+from scrubjay.recall.context import HEADING, count_tokens
+
+
+def contents(notes):
+    return [note.content for note in notes]
+
+
+def test_what_was_remembered_is_recalled_best_first(memory):
+    memory.remember("Decided on PostgreSQL instead of MongoDB", type="decision", tags=["db"], session="s-12")
+    memory.remember("The database password rotates monthly")
+    found = memory.recall("Did we decide on MongoDB?", limit=5)
+    assert contents(found)[0] == "Decided on PostgreSQL instead of MongoDB"
+    assert 0 < found[0].score <= 1
+
+
+def test_a_note_comes_back_whole(memory):
+    metadata = {"by": "Ana", "n": [1, 2.5, None, {"é": True}]}
+    note = memory.remember("text", type="fact", tags=("b", "a", "b"), session="s", metadata=metadata, ttl=60)
+    assert isinstance(note, Note)
+    assert isinstance(note.id, str)
+    assert (note.content, note.type, note.tags, note.session, note.metadata) == (
+        "text",
+        "fact",
+        ("b", "a"),
+        "s",
+        metadata,
+    )
+    assert note.expires_at - note.created_at == timedelta(seconds=60)
+    assert memory.notes() == [note]
+    assert memory.recall("text")[0].metadata == metadata
+
+
+def test_the_same_content_is_one_note(memory):
+    first, again = memory.remember("likes tea"), memory.remember("likes tea", type="preference")
+    assert (first.id, again.times) == (again.id, 2)
+    assert len(memory.notes()) == 1
+
+
+def test_pinned_never_expires_and_days_are_days(memory):
+    assert memory.remember("a", pinned=True, ttl=1).expires_at is None
+    note = memory.remember("b", ttl_days=2)
+    assert note.expires_at - note.created_at == timedelta(days=2)
+
+
+def test_filters(memory):
+    memory.remember("tea one", type="fact", tags=["user:alice", "b"], session="s")
+    memory.remember("tea two", type="fact", tags=["user:bob"])
+    assert contents(memory.notes(tags=["user:alice"])) == ["tea one"]
+    assert contents(memory.recall("tea", tags=["b", "user:alice"], type="fact", session="s")) == ["tea one"]
+    assert memory.recall("tea", tags=["b", "user:bob"]) == []
+    assert memory.recall("tea and much that nobody ever said", threshold=0.9) == []
+
+
+def test_forget_and_clear(memory):
+    note = memory.remember("secret plan")
+    memory.remember("other plan")
+    memory.set("key", 1)
+    assert memory.forget(note.id) is True
+    assert memory.forget(note.id) is False
+    assert memory.forget("no such note") is False
+    assert contents(memory.recall("plan")) == ["other plan"]
+    assert memory.clear() == 2
+    assert memory.notes() == memory.recall("plan") == memory.keys() == []
+    assert memory.usage().bytes == 0
+
+
+def test_all_notes_are_listed_page_after_page(memory, monkeypatch):
+    for i in range(5):
+        memory.remember(f"note {i}")
+    monkeypatch.setattr("scrubjay.memory.MAX_NOTES_PAGE", 2)
+    monkeypatch.setattr("scrubjay.http_backend.MAX_NOTES_PAGE", 2)
+    pages = memory._backend.notes
+    monkeypatch.setattr(memory._backend, "notes", lambda *args: pages(*args)[:2])
+    assert contents(memory.notes()) == [f"note {i}" for i in range(5)]
+
+
+def test_namespaces_do_not_see_each_other(open_memory):
+    one, other = open_memory(), open_memory()
+    note = one.remember("the secret of one")
+    assert other.recall("secret") == other.notes() == []
+    assert other.forget(note.id) is False
+    assert other.inject_context("secret") == ""
+    assert contents(one.notes()) == ["the secret of one"]
+
+
+def test_context_is_text_for_a_prompt(memory):
+    assert memory.inject_context("anything") == ""
+    memory.remember("Prefers\n\nshort   answers", type="preference")
+    context = memory.inject_context("which answers?")
+    assert context.startswith(HEADING)
+    assert context.count("\n") == 1
+    assert context.endswith("] Prefers short answers")
+    assert "[preference, 2" in context
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=15)
+@given(max_tokens=st.integers(0, 300))
+def test_context_keeps_to_its_budget(memory, max_tokens):
+    for length in (10, 100, 300):
+        memory.remember("answer " * length)
+    context = memory.inject_context("answer", max_tokens=max_tokens)
+    assert count_tokens(context) <= max_tokens or context == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda m: m.remember(""), "at least one character"),
+        (lambda m: m.remember("  \n"), "at least one character"),
+        (lambda m: m.remember(42), "text, not int"),
+        (lambda m: m.remember("\ud800"), "surrogate"),
+        (lambda m: m.remember("x", tags="db"), "list of texts"),
+        (lambda m: m.remember("x", tags=[1]), "text, not int"),
+        (lambda m: m.remember("x", type=1), "type"),
+        (lambda m: m.remember("x", session=""), "session"),
+        (lambda m: m.remember("x", ttl=1, ttl_days=1), "not both"),
+        (lambda m: m.remember("x", ttl=0), "ttl"),
+        (lambda m: m.remember("x", ttl_days="1"), "ttl_days"),
+        (lambda m: m.remember("x", pinned="yes"), "pinned"),
+        (lambda m: m.remember("x", metadata={"a": {1: 2}}), "metadata"),
+        (lambda m: m.recall(None), "query"),
+        (lambda m: m.recall("x", limit=0), "limit"),
+        (lambda m: m.recall("x", limit=True), "limit"),
+        (lambda m: m.recall("x", threshold="high"), "threshold"),
+        (lambda m: m.recall("x", ranking="magic"), "confidence"),
+        (lambda m: m.inject_context("x", max_tokens=-1), "max_tokens"),
+        (lambda m: m.forget(7), "text, not int"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_with_its_name(memory, call, named):
+    with pytest.raises(InvalidInput, match=named):
+        call(memory)
+
+
+def test_a_note_that_is_too_long_is_refused(memory):
+    with pytest.raises(ValueTooLarge, match="split it"):
+        memory.remember("x" * (4 * 2**20 + 1))
+
+
+def test_a_million_emoji_are_a_note_and_a_query(memory):
+    text = "🦜" * 1_000_000
+    note = memory.remember(text)
+    assert memory.notes()[0].content == text
+    assert memory.recall(text) == []
+    assert memory.forget(note.id)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])), query=st.text())
+def test_no_text_is_ever_an_error(memory, text, query):
+    note = memory.remember("_" + text)
+    assert note.content == "_" + text
+    memory.recall(query)
+    memory.recall(text)
+    memory.inject_context(query)
+
+
+def test_the_async_verbs_are_the_same(open_memory):
+    namespace = fresh_name()
+
+    async def scenario():
+        async with AsyncMemory(namespace, **open_memory.where) as memory:
+            await asyncio.gather(*(memory.remember(f"fact number {i}", tags=["t"]) for i in range(10)))
+            found = await memory.recall("fact 7", limit=1, tags=["t"])
+            assert contents(found) == ["fact number 7"]
+            assert "fact number 7" in await memory.inject_context("fact 7")
+            assert await memory.forget(found[0].id)
+            return await memory.notes(tags=["t"])
+
+    assert len(asyncio.run(scenario())) == 9
+
+
+def scrubjay(*words, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "scrubjay.cli", *words],
+        capture_output=True, text=True, check=False, env=clean_environment(), **options,
+    )  # fmt: skip
+
+
+def test_the_commands(open_memory):
+    where = [part for name, value in open_memory.where.items() if name != "durability" for part in (f"--{name}", value)]
+    namespace = fresh_name()
+    words = ("--type", "decision", "--tag", "db", "--session", "s", "--ttl-days", "3")
+    made = scrubjay("remember", namespace, "Decided on PostgreSQL", *words, *where)
+    assert (made.returncode, made.stderr) == (0, "")
+    scrubjay("remember", namespace, "-", *where, input="from stdin\n")
+    asked = scrubjay("recall", namespace, "postgresql?", "-n", "1", "--tag", "db", *where)
+    note_id, score, text = asked.stdout.rstrip("\n").split("  ")
+    assert (note_id, text) == (made.stdout.strip(), "Decided on PostgreSQL")
+    assert 0 < float(score) <= 1
+    assert scrubjay("notes", namespace, *where).stdout.count("\n") == 2
+    assert scrubjay("forget", namespace, note_id, *where).returncode == 0
+    again = scrubjay("forget", namespace, note_id, *where)
+    assert again.returncode == 1
+    assert note_id in again.stderr

@@ -1,0 +1,360 @@
+"""Notes in the store, under every driver: dedupe, quotas, expiry, erasure, and the order of what is recalled."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scrubjay import QuotaExceeded
+from scrubjay.drafts import Draft, Question
+from scrubjay.recall.porter import stem
+from scrubjay.recall.words import count_words, split
+from scrubjay.store import audit, items, notes, quotas
+from scrubjay.store.operation import Quota
+
+DAY = 86_400
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def remember(driver, content, namespace="ns", **options):
+    return driver.run(notes.remember(namespace, Draft.check(content, **options)))[0]
+
+
+def recall(driver, query, namespace="ns", **options):
+    return driver.run(notes.recall(namespace, Question.check(query, **options)))
+
+
+def contents(found):
+    return [note.content for note in found]
+
+
+def faults(driver):
+    return driver.run(audit.find_faults())
+
+
+def used(driver, namespace="ns"):
+    return driver.run(quotas.read_usage(namespace))
+
+
+def bytes_on_disk(driver) -> bytes:
+    """The file and its log, after a checkpoint."""
+    with sqlite3.connect(driver.store.path) as connection:
+        assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+    connection.close()
+    return b"".join(path.read_bytes() for path in driver.store.path.parent.iterdir())
+
+
+def test_a_note_is_found_by_another_form_of_its_words(driver):
+    remember(driver, "We decided to deploy the databases on Friday")
+    remember(driver, "The cat sleeps")
+    found = recall(driver, "Deploying a DATABASE?")
+    assert contents(found) == ["We decided to deploy the databases on Friday"]
+    assert 0 < found[0].score <= 1
+
+
+def test_the_note_with_more_and_rarer_words_comes_first(driver):
+    for i in range(20):
+        remember(driver, f"the service number {i} was started")
+    remember(driver, "the billing service was started by Ana")
+    assert contents(recall(driver, "who started the billing service?"))[0].startswith("the billing")
+
+
+def test_the_same_content_refreshes_the_note(open_driver):
+    clock = Clock()
+    driver = open_driver(clock=clock)
+    first = remember(driver, "likes tea", type="preference", tags=["a"], metadata={"by": "x"}, ttl=60)
+    clock.now += 10
+    again = remember(driver, "likes tea", tags=["b"], session="s")
+    assert (again.id, again.times, again.type, again.tags, again.session) == (first.id, 2, "preference", ("b",), "s")
+    assert again.metadata == {"by": "x"}
+    assert again.created_at == first.created_at < again.updated_at
+    assert again.expires_at is None
+    assert len(driver.run(notes.list_notes("ns"))) == 1
+    assert contents(recall(driver, "b tea")) == ["likes tea"]
+    assert faults(driver) == []
+
+
+def test_an_expired_note_is_gone_and_may_come_back_as_a_new_one(open_driver):
+    clock = Clock()
+    driver = open_driver(clock=clock)
+    old = remember(driver, "the code is 1234", ttl_days=1)
+    remember(driver, "the code of honour", ttl_days=1, pinned=True)
+    clock.now += DAY + 1
+    assert contents(recall(driver, "code")) == contents(driver.run(notes.list_notes("ns"))) == ["the code of honour"]
+    assert driver.run(notes.forget("ns", old.id))[0] is False
+    new = remember(driver, "the code is 1234")
+    assert (new.times, new.expires_at) == (1, None)
+    assert new.id != old.id
+    assert faults(driver) == []
+
+
+def test_notes_count_against_bytes_and_writes(open_driver):
+    driver = open_driver(quota=Quota(writes_per_day=3, max_bytes=100))
+    remember(driver, "x" * 90)
+    assert used(driver).bytes == 90 + len("[]") + len("{}")
+    with pytest.raises(QuotaExceeded) as full:
+        remember(driver, "y" * 90)
+    assert full.value.status == 507
+    remember(driver, "x" * 90)
+    remember(driver, "x" * 90)
+    with pytest.raises(QuotaExceeded) as many:
+        remember(driver, "x" * 90)
+    assert many.value.status == 429
+    assert used(driver).writes_today == 3
+    assert faults(driver) == []
+
+
+def test_what_has_expired_makes_room(open_driver):
+    clock = Clock()
+    driver = open_driver(quota=Quota(max_bytes=100), clock=clock)
+    remember(driver, "x" * 90, ttl=1)
+    clock.now += 2
+    assert used(driver).bytes == 0
+    remember(driver, "y" * 90)
+    assert faults(driver) == []
+
+
+def test_items_and_notes_are_counted_together_and_cleared_apart(driver):
+    driver.run(items.set_item("ns", "key", '"value"'))
+    size = used(driver).bytes
+    remember(driver, "one")
+    remember(driver, "two")
+    assert driver.run(notes.clear_notes("ns"))[0] == 2
+    assert (used(driver).keys, used(driver).bytes) == (1, size)
+    remember(driver, "three")
+    assert driver.run(notes.clear_all("ns"))[0] == 2
+    assert (used(driver).keys, used(driver).bytes) == (0, 0)
+    assert faults(driver) == []
+
+
+@pytest.mark.parametrize("way", ["forget", "clear_notes", "clear_all", "expiry", "refresh"])
+def test_nothing_of_an_erased_note_is_left_on_disk(open_driver, way):
+    clock = Clock()
+    driver = open_driver(clock=clock)
+    for i in range(40):
+        remember(driver, f"an ordinary note number {i}", session="s")
+    secret = {"type": "zyxtype", "tags": ["zyxtag"], "session": "zyxsession", "metadata": {"k": "zyxmeta"}}
+    note = remember(driver, "zyxword " * 3000, ttl=None if way == "refresh" else 60, **secret)
+    assert b"zyxword" in bytes_on_disk(driver)
+    if way == "forget":
+        driver.run(notes.forget("ns", note.id))
+    elif way == "expiry":
+        clock.now += 61
+        driver.store.sweep()
+    elif way == "refresh":
+        remember(driver, "zyxword " * 3000, type="t", tags=["t"], session="t", metadata={"t": 1})
+    else:
+        driver.run(getattr(notes, way)("ns"))
+    left = bytes_on_disk(driver)
+    assert [word for word in (b"zyxtype", b"zyxtag", b"zyxsession", b"zyxmeta") if word in left] == []
+    assert (b"zyxword" in left) is (way == "refresh")
+    assert faults(driver) == []
+
+
+def test_no_word_is_ever_in_the_index(driver):
+    note = remember(driver, "xylophone")
+    rows = sqlite3.connect(driver.store.path).execute("SELECT word, note FROM note_words").fetchall()
+    assert {word for word, _ in rows} >= set(count_words("xylophone"))
+    assert {of for _, of in rows} == {int(note.id)}
+
+
+def test_neighbours_in_a_session_lend_their_words(driver):
+    remember(driver, "Ana: where shall we meet?", session="s")
+    remember(driver, "Ben: at the old lighthouse", session="s")
+    remember(driver, "Ana: fine", session="s")
+    remember(driver, "Zoe: no idea", session="t")
+    found = contents(recall(driver, "lighthouse"))
+    assert found == ["Ben: at the old lighthouse", "Ana: fine", "Ana: where shall we meet?"]
+
+
+@pytest.mark.parametrize("how", ["in the text", "in the metadata"])
+def test_what_the_named_speaker_said_comes_first(driver, how):
+    for name in ("Caroline", "Melanie"):
+        if how == "in the text":
+            remember(driver, f"{name}: I adopted a puppy, says the {'x' * len(name)}")
+        else:
+            remember(driver, f"I adopted a puppy, number {len(name)}", metadata={"speaker": name})
+    assert "Melanie" in str(recall(driver, "What did Melanie adopt?")[0])
+    assert "Caroline" in str(recall(driver, "What did Caroline adopt?")[0])
+
+
+def test_the_day_it_was_written_is_among_its_words(open_driver):
+    driver = open_driver(clock=lambda: 1_683_504_000.0)
+    remember(driver, "went to the dentist")
+    assert contents(recall(driver, "anything from 8 May 2023?")) == ["went to the dentist"]
+
+
+def test_recency_breaks_ties_only(open_driver):
+    clock = Clock()
+    driver = open_driver(clock=clock)
+    remember(driver, "the red door of Mia")
+    clock.now += 100 * DAY
+    remember(driver, "the red door of Noa")
+    clock.now += 1
+    remember(driver, "a long and winding story about somebody who once painted an old garden door in red")
+    assert contents(recall(driver, "red door"))[:2] == ["the red door of Noa", "the red door of Mia"]
+
+
+def test_confidence_lets_the_new_and_the_frequent_win(open_driver):
+    clock = Clock()
+    driver = open_driver(clock=clock)
+    remember(driver, "coffee with milk")
+    clock.now += 100 * DAY
+    for _ in range(50):
+        remember(driver, "coffee with milk is what some people on the third floor order")
+    assert contents(recall(driver, "coffee milk"))[0] == "coffee with milk"
+    assert contents(recall(driver, "coffee milk", ranking="confidence"))[0].endswith("order")
+
+
+def test_filters_narrow_what_may_answer(driver):
+    remember(driver, "tea one", type="fact", tags=["a", "b"], session="s")
+    remember(driver, "tea two", type="fact", tags=["a"])
+    remember(driver, "tea three", tags=["b"], session="s")
+    assert contents(recall(driver, "tea", tags=["a", "b"])) == ["tea one"]
+    assert set(contents(recall(driver, "tea", type="fact"))) == {"tea one", "tea two"}
+    assert set(contents(recall(driver, "tea", session="s"))) == {"tea one", "tea three"}
+    assert contents(driver.run(notes.list_notes("ns", "fact", ("a",), None))) == ["tea one", "tea two"]
+    assert recall(driver, "tea coffee milk sugar", threshold=0.9) == []
+
+
+def test_paging_gives_every_note_once(driver):
+    for i in range(7):
+        remember(driver, f"note {i}")
+    page, seen = [], []
+    while page or not seen:
+        page = driver.run(notes.list_notes("ns", None, (), None, page[-1].id if page else "", 3))
+        seen += contents(page)
+    assert seen == [f"note {i}" for i in range(7)]
+
+
+@pytest.mark.parametrize("note_id", ["", "0", "-1", "1e3", "abc", "9" * 40, "１２"])
+def test_forgetting_what_is_no_id_finds_nothing(driver, note_id):
+    remember(driver, "stays")
+    assert driver.run(notes.forget("ns", note_id))[0] is False
+    assert len(driver.run(notes.list_notes("ns"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "query"),
+    [
+        ("東京に住んでいます", "東京"),
+        ("猫が好きです", "猫"),
+        ("我们决定使用新的数据库", "数据库"),
+        ("나는 김치를 좋아한다", "김치"),
+        ("ฉันอาศัยอยู่ที่เชียงใหม่", "เชียงใหม่"),
+        ("Ich wohne in Köln", "köln"),
+        ("Ich wohne in Ko\u0308ln", "KÖLN"),
+        ("café crème", "Cafe creme"),
+        ("Straße 7", "strasse"),
+        ("Я живу в Москве", "москве"),
+        ("to be or not to be", "to be or not"),
+        ("release of user_id", "user id"),
+        ("Die Datenbanken stehen fest", "welche Datenbank?"),
+        ("Где лежат ключи", "запасной ключ? ключом"),
+        ("the retro is on Thursday", "retrospective"),
+        ("🦜 is called Polly", "polly 🦜"),
+        ("ｆｕｌｌｗｉｄｔｈ", "fullwidth"),
+    ],
+)
+def test_every_script_is_found(driver, content, query):
+    remember(driver, "something else altogether")
+    remember(driver, content)
+    assert contents(recall(driver, query))[:1] == [content]
+
+
+HOSTILE = [
+    '"', "'", '" OR 1=1 --', "NEAR(a b)", "a AND OR NOT", "content:x", "*", "^a", "{a b}: c", "a-b", "(", ")", "%_",
+    "\x00", "a\x00b", "'; DROP TABLE notes; --", "🦜" * 1000, "\u202e\u200b", "a" * 100_000, "١٢٣", "\\", "[]", "{}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_is_only_text(driver, text):
+    remember(driver, "another namespace's secret " + text, namespace="other")
+    remember(driver, "x " + text)
+    assert contents(driver.run(notes.list_notes("ns"))) == ["x " + text]
+    for found in (recall(driver, text), recall(driver, "secret " + text)):
+        assert set(contents(found)) <= {"x " + text}
+    assert faults(driver) == []
+
+
+def test_a_megabyte_is_remembered_recalled_and_erased(driver):
+    words = [f"word{i}" for i in range(120_000)]
+    text = " ".join(words)[:1_000_000]
+    note = remember(driver, text)
+    assert [found.id for found in recall(driver, "word77777")] == [note.id]
+    recall(driver, text)
+    driver.run(notes.forget("ns", note.id))
+    assert b"word77777" not in bytes_on_disk(driver)
+    assert faults(driver) == []
+
+
+def test_a_common_word_does_not_make_recall_lose_the_rare_one(driver, monkeypatch):
+    monkeypatch.setattr(notes, "MAX_POSTINGS", 20)
+    remember(driver, "the quokka likes everyday things")
+    for i in range(100):
+        remember(driver, f"everyday note {i}")
+    assert contents(recall(driver, "everyday quokka"))[0].startswith("the quokka")
+    assert len(recall(driver, "everyday", limit=10)) == 10
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40).filter(str.strip)
+steps = st.lists(st.tuples(st.sampled_from(["remember", "forget", "clear"]), texts, st.booleans()), max_size=25)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
+@given(steps=steps)
+def test_counters_index_and_notes_always_agree(driver, steps):
+    driver.run(notes.clear_all("p"))
+    expected: dict[str, str] = {}
+    for action, text, flag in steps:
+        if action == "remember":
+            expected[text] = remember(driver, text, namespace="p", session="s" if flag else None).id
+        elif action == "forget" and expected:
+            content = random.Random(text).choice(sorted(expected))
+            assert driver.run(notes.forget("p", expected.pop(content)))[0]
+        elif action == "clear" and flag:
+            assert driver.run(notes.clear_notes("p"))[0] == len(expected)
+            expected.clear()
+    assert Counter(contents(driver.run(notes.list_notes("p")))) == Counter(list(expected))
+    assert faults(driver) == []
+
+
+@given(text=st.text())
+def test_any_text_has_words_and_never_fails(text):
+    assert all(split(text)) or not split(text)
+    assert count_words(text) == count_words(text.upper().lower()) or not text.isascii()
+
+
+@pytest.mark.parametrize(
+    ("word", "stemmed"),
+    [("decisions", "decis"), ("hopping", "hop"), ("hoping", "hope"), ("relational", "relat"), ("flies", "fli")],
+)
+def test_stems_are_porters(word, stemmed):
+    assert stem(word) == stemmed
+
+
+def test_stems_are_those_of_fts5():
+    """SQLite's own porter tokenizer is the reference."""
+    words = [a + b for a in ("connect", "happy", "relat", "agre", "fall", "trouble", "size", "oscill", "hop", "cry")
+             for b in ("", "s", "ed", "ing", "ion", "ations", "ate", "ational", "izer", "fulness", "ibility", "ement",
+                       "ly", "er", "es", "ies", "ous", "ive", "alism", "y")]  # fmt: skip
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE VIRTUAL TABLE t USING fts5(x, tokenize='porter ascii')")
+    connection.execute("CREATE VIRTUAL TABLE v USING fts5vocab(t, instance)")
+    connection.executemany("INSERT INTO t (rowid, x) VALUES (?, ?)", list(enumerate(words)))
+    theirs = {words[row]: term for term, row in connection.execute("SELECT term, doc FROM v")}
+    connection.close()
+    assert {word: stem(word) for word in words} == theirs
