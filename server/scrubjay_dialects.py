@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field, JsonValue
+from pydantic import BaseModel, Field, JsonValue
 
 from scrubjay.drafts import Draft, Question
 from scrubjay.errors import InvalidInput, NotFound
@@ -133,18 +133,47 @@ def _meant(value: Any) -> Any:
 kronvex = APIRouter(route_class=PlainRoute, tags=["Kronvex's wire"])
 _AGENTS = "/api/v1/agents"
 _AGENT = "/api/v1/agents/{agent:key}"
+_TEXT: dict[str, Any] = {"type": "string"}
+_COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
+_LISTED = {"limit": _COUNT, "offset": _COUNT, "session": _TEXT, "session_id": _TEXT, "memory_type": _TEXT}
 CONTEXT_TOKENS = 1000
 """What a context may take; its wire has no word for that."""
 
 
-@kronvex.post(_AGENTS)
+class KronvexAgent(BaseModel):
+    name: str | None = None
+    description: str | None = None
+
+
+class KronvexMemory(BaseModel):
+    content: str
+    memory_type: str | None = None
+    session_id: str | None = None
+    tags: list[str] | None = None
+    ttl_days: float | None = Field(None, gt=0)
+    pinned: bool = False
+    metadata: dict[str, JsonValue] | None = None
+
+
+class KronvexQuestion(BaseModel):
+    query: str | None = Field(None, description="for a context also called message")
+    message: str | None = None
+    limit: int = Field(5, ge=1, description="also called top_k")
+    top_k: int | None = Field(None, ge=1)
+    threshold: float | None = None
+    memory_type: str | None = None
+    session_id: str | None = None
+    tags: list[str] | None = None
+
+
+@kronvex.post(**described(_AGENTS, 400, *WRITES, body=KronvexAgent))
 async def kronvex_create_agent(request: Request) -> Response:
     fields = await read_object(request)
     about = {name: check_label(name, fields.get(name) or None) for name in ("name", "description")}
     return json_response(await _register(request, uuid.uuid4().hex, about))
 
 
-@kronvex.get(_AGENTS)
+@kronvex.get(**described(_AGENTS, 503))
 async def kronvex_agents(request: Request) -> Response:
     """Every agent that was made, or remembered something, with this api key."""
     directory = _directory(request)
@@ -153,7 +182,7 @@ async def kronvex_agents(request: Request) -> Response:
     return json_response(f"[{','.join(found.values())}]")
 
 
-@kronvex.post(f"{_AGENT}/remember")
+@kronvex.post(**described(f"{_AGENT}/remember", *WRITES, body=KronvexMemory))
 async def kronvex_remember(request: Request) -> Response:
     """Its agents exist from their first use."""
     fields = await read_object(request)
@@ -173,7 +202,7 @@ async def kronvex_remember(request: Request) -> Response:
     return written(_kronvex_memory(agent, note), account)
 
 
-@kronvex.post(f"{_AGENT}/recall")
+@kronvex.post(**described(f"{_AGENT}/recall", 413, body=KronvexQuestion))
 async def kronvex_recall(request: Request) -> Response:
     """Both as its package reads it (memories) and as its server documents it (results)."""
     fields = await read_object(request)
@@ -182,7 +211,7 @@ async def kronvex_recall(request: Request) -> Response:
     return json_response({"query": fields["query"], "memories": memories, "results": memories, "total": len(memories)})
 
 
-@kronvex.post(f"{_AGENT}/inject-context")
+@kronvex.post(**described(f"{_AGENT}/inject-context", 413, body=KronvexQuestion))
 async def kronvex_context(request: Request) -> Response:
     """Both as its package reads it (context) and as its server documents it (context_block)."""
     fields = await read_object(request)
@@ -192,7 +221,7 @@ async def kronvex_context(request: Request) -> Response:
     return json_response({"context": text, "context_block": text, "memories": memories, "memories_used": len(memories)})
 
 
-@kronvex.get(f"{_AGENT}/sessions")
+@kronvex.get(**described(f"{_AGENT}/sessions"))
 async def kronvex_sessions(request: Request) -> Response:
     sessions = [
         {
@@ -206,7 +235,7 @@ async def kronvex_sessions(request: Request) -> Response:
     return json_response({"sessions": sessions, "total": len(sessions)})
 
 
-@kronvex.get(f"{_AGENT}/memories")
+@kronvex.get(**described(f"{_AGENT}/memories", query=_LISTED))
 async def kronvex_memories(request: Request) -> Response:
     query = request.query_params
     which = (
@@ -219,19 +248,19 @@ async def kronvex_memories(request: Request) -> Response:
     return json_response({"memories": memories, "results": memories, "total": len(memories)})
 
 
-@kronvex.delete(f"{_AGENT}/memories")
+@kronvex.delete(**described(f"{_AGENT}/memories"))
 async def kronvex_clear(request: Request) -> Response:
     """Erases for good, where its own server only hides."""
     deleted, account = await run(request, notes.clear_notes(_agent_namespace(request)))
     return written({"deleted": deleted}, account)
 
 
-@kronvex.delete(f"{_AGENT}/memories/{{memory}}")
+@kronvex.delete(**described(f"{_AGENT}/memories/{{memory}}", 404))
 async def kronvex_forget(request: Request) -> Response:
     return await _forget(request, _agent_namespace(request))
 
 
-@kronvex.delete(_AGENT)
+@kronvex.delete(**described(_AGENT, 404))
 async def kronvex_delete_agent(request: Request) -> Response:
     """An agent and everything it remembers."""
     await run(request, notes.clear_all(_agent_namespace(request)))
@@ -304,7 +333,20 @@ def _directory(request: Request) -> str:
 memstore = APIRouter(route_class=PlainRoute, tags=["Memstore's wire"])
 
 
-@memstore.post("/v1/memory/remember")
+_NUMBER: dict[str, Any] = {"type": "number"}
+_ASKED = {"q": _TEXT, "limit": _COUNT, "top_k": _COUNT, "threshold": _NUMBER, "session": _TEXT, "tags": _TEXT}
+
+
+class MemstoreMemory(BaseModel):
+    content: str
+    type: str | None = None
+    tags: list[str] | None = None
+    session: str | None = None
+    ttl: float | None = Field(None, description="seconds", gt=0)
+    metadata: dict[str, JsonValue] | None = None
+
+
+@memstore.post(**described("/v1/memory/remember", 400, *WRITES, body=MemstoreMemory))
 async def memstore_remember(request: Request) -> Response:
     fields = await read_object(request)
     draft = Draft.check(
@@ -319,7 +361,7 @@ async def memstore_remember(request: Request) -> Response:
     return written(_memstore_memory(note), account)
 
 
-@memstore.get("/v1/memory/recall")
+@memstore.get(**described("/v1/memory/recall", 400, 503, query=_ASKED))
 async def memstore_recall(request: Request) -> Response:
     query = request.query_params
     question = Question.check(
@@ -333,17 +375,14 @@ async def memstore_recall(request: Request) -> Response:
     return json_response({"memories": [_memstore_memory(note) for note in found]})
 
 
-@memstore.get("/v1/memory/list")
+@memstore.get(**described("/v1/memory/list", 400, 503, query=_LISTED))
 async def memstore_list(request: Request) -> Response:
     which = (None, _memstore_tags(request), check_label("session", request.query_params.get("session")))
     found = await run(request, notes.list_notes(_memstore(request), *which, "", *_page(request)))
     return json_response({"memories": [_memstore_memory(note) for note in found]})
 
 
-_MEMORY = "/v1/memory/forget/{memory}"
-
-
-@memstore.delete(_MEMORY)
+@memstore.delete(**described("/v1/memory/forget/{memory}", 404))
 async def memstore_forget(request: Request) -> Response:
     return await _forget(request, _memstore(request))
 

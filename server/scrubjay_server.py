@@ -16,6 +16,7 @@ import functools
 import ipaddress
 import json
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -488,17 +489,9 @@ class QuotaBody(Strict):
     max_bytes: int | None = Field(None, ge=0, description="0 = no limit, null = the server's default")
 
 
-_NAMESPACE = {
-    "name": "namespace",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^/\\x00-\\x1f\\x7f-\\x9f]+$"},
-}
-_KEY = {
-    "name": "key",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "minLength": 1, "maxLength": 512},
+_NAMES: dict[str, dict[str, Any]] = {
+    "namespace": {"minLength": 1, "maxLength": 128, "pattern": r"^[^/\x00-\x1f\x7f-\x9f]+$"},
+    "key": {"minLength": 1, "maxLength": 512},
 }
 _IF_MATCH = {
     "name": "If-Match",
@@ -540,8 +533,10 @@ def described(
     """What FastAPI cannot see in a plain route: its parameters, its body, and every status it answers."""
     extra: dict[str, Any] = {
         "parameters": [
-            *([_NAMESPACE] if "{namespace}" in path else []),
-            *([_KEY] if "{key" in path else []),
+            *(
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string", **_NAMES.get(name, {})}}
+                for name in re.findall(r"{(\w+)", path)
+            ),
             *({"name": name, "in": "query", "schema": schema} for name, schema in (query or {}).items()),
             *headers,
         ]
@@ -553,8 +548,6 @@ def described(
     statuses = {*errors, 400, 503} if "{" in path else set(errors)
     if path not in OPEN_PATHS:
         statuses |= {401, 403}
-    if "{id}" in path:
-        extra["parameters"].append({"name": "id", "in": "path", "required": True, "schema": {"type": "string"}})
     return {
         "path": path,
         "openapi_extra": extra,

@@ -207,3 +207,40 @@ def test_a_key_that_makes_no_sense_is_refused(tmp_path, words):
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("scrubjay: ")
+
+
+def test_the_other_wires_keep_to_the_keys_too(guarded):
+    """On Kronvex's and Memstore's wires a key has memories of its own; a read-only one cannot make any."""
+    url = guarded.url
+    for path, body in (
+        ("/api/v1/agents/bot/remember", {"content": "the deal is secret"}),
+        ("/v1/memory/remember", {"content": "the deal is secret"}),
+    ):
+        send = lambda path, body, name: requests.post(  # noqa: E731
+            url + path, json=body, headers={"X-API-Key": guarded.keys[name]} if name else {}, timeout=5
+        )
+        assert send(path, body, None).status_code == 401
+        assert send(path, body, "reader").status_code == 403
+        assert send(path, body, "support").status_code == 200
+    for name, found in (("support", 1), ("reader", 0), ("admin", 0)):
+        headers = {"X-API-Key": guarded.keys[name]}
+        asked = {"query": "which deal?", "limit": 5}
+        recalled = requests.post(f"{url}/api/v1/agents/bot/recall", json=asked, headers=headers, timeout=5)
+        assert len(recalled.json()["memories"]) == found
+        recalled = requests.get(f"{url}/v1/memory/recall", params={"q": "deal"}, headers=headers, timeout=5)
+        assert len(recalled.json()["memories"]) == found
+
+
+def test_notes_keep_to_the_keys(guarded):
+    with Memory("sales", url=guarded.url, api_key=guarded.keys["admin"]) as memory:
+        memory.remember("The discount for Acme is ten percent")
+    with Memory("sales", url=guarded.url, api_key=guarded.keys["support"]) as hidden:
+        assert hidden.recall("discount for Acme") == []
+        assert hidden.inject_context("discount for Acme") == ""
+        assert hidden.notes() == []
+        with pytest.raises(Forbidden):
+            hidden.remember("mine now")
+    with Memory("sales", url=guarded.url, api_key=guarded.keys["reader"]) as reader:
+        assert len(reader.recall("discount for Acme")) == 1
+        with pytest.raises(Forbidden):
+            reader.remember("mine now")
