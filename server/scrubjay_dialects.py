@@ -29,6 +29,8 @@ from scrubjay_server import (
     query_count,
     read_fields,
     read_object,
+    recall_notes,
+    remember_note,
     run,
     written,
 )
@@ -150,7 +152,7 @@ async def kronvex_remember(request: Request) -> Response:
     agent = _agent(request)
     if await run(request, items.find_version(_directory(request), agent)) is None:
         await _register(request, agent, {"name": agent})
-    note, account = await run(request, notes.remember(_agent_namespace(request), draft))
+    note, account = await remember_note(request, _agent_namespace(request), draft)
     return written(_kronvex_memory(agent, note), account)
 
 
@@ -231,7 +233,7 @@ async def _kronvex_found(request: Request, fields: dict[str, Any], query: Any) -
         session=fields.get("session_id"),
         threshold=fields.get("threshold"),
     )
-    return await run(request, notes.recall(_agent_namespace(request), question))
+    return await recall_notes(request, _agent_namespace(request), question)
 
 
 def _kronvex_memory(agent: str, note: Note) -> dict[str, Any]:
@@ -296,7 +298,7 @@ async def memstore_remember(request: Request) -> Response:
         ttl=fields.get("ttl"),
         metadata=fields.get("metadata"),
     )
-    note, account = await run(request, notes.remember(_memstore(request), draft))
+    note, account = await remember_note(request, _memstore(request), draft)
     return written(_memstore_memory(note), account)
 
 
@@ -310,7 +312,7 @@ async def memstore_recall(request: Request) -> Response:
         session=query.get("session"),
         threshold=_query_number(request, "threshold"),
     )
-    found = await run(request, notes.recall(_memstore(request), question))
+    found = await recall_notes(request, _memstore(request), question)
     return json_response({"memories": [_memstore_memory(note) for note in found]})
 
 

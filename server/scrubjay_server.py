@@ -37,6 +37,7 @@ from uvicorn.supervisors import Multiprocess
 
 from scrubjay.drafts import Draft, Question
 from scrubjay.errors import InvalidInput, NotFound, QuotaExceeded, ScrubjayError, ValueTooLarge
+from scrubjay.meaning import Meaning, open_meaning
 from scrubjay.names import (
     MAX_NOTES_PAGE,
     MAX_PAGE,
@@ -51,7 +52,7 @@ from scrubjay.names import (
     shown,
 )
 from scrubjay.recall.context import as_context
-from scrubjay.records import Usage, to_time
+from scrubjay.records import Note, Usage, to_time
 from scrubjay.settings import SETTINGS, add_serve_flags, resolve
 from scrubjay.store import items, lists, notes, quotas
 from scrubjay.store.aio import AioStore
@@ -107,6 +108,21 @@ register_url_convertor("key", _KeyConvertor())
 async def run(request: Request, operation: Operation[T]) -> T:
     store: AioStore = request.app.state.store
     return await store.run(operation)
+
+
+async def remember_note(request: Request, namespace: str, draft: Draft) -> tuple[Note, Account]:
+    """Store a note; the model, if there is one, sees it later."""
+    note, account = await run(request, notes.remember(namespace, draft))
+    if meaning := request.app.state.meaning:
+        meaning.add(namespace, note.id)
+    return note, account
+
+
+async def recall_notes(request: Request, namespace: str, question: Question) -> list[Note]:
+    """By words, and by meaning if there is a model."""
+    meaning: Meaning | None = request.app.state.meaning
+    similar = await asyncio.to_thread(meaning.similar, namespace, question.query) if meaning else {}
+    return await run(request, notes.recall(namespace, question, similar))
 
 
 def names(request: Request) -> tuple[str, str]:
@@ -591,7 +607,7 @@ _QUESTION = tuple(RecallBody.model_fields)
 async def remember(request: Request) -> Response:
     """Remember a text; the same content once more refreshes the note."""
     draft = Draft.check(**await read_fields(request, *RememberBody.model_fields))
-    note, account = await run(request, notes.remember(namespace_of(request), draft))
+    note, account = await remember_note(request, namespace_of(request), draft)
     return written(note.to_json(), account)
 
 
@@ -633,7 +649,7 @@ async def clear_notes(request: Request) -> Response:
 async def recall(request: Request) -> Response:
     """The notes that answer best, best first."""
     question = Question.check(**await read_fields(request, *_QUESTION))
-    found = await run(request, notes.recall(namespace_of(request), question))
+    found = await recall_notes(request, namespace_of(request), question)
     return json_response({"notes": [note.to_json() for note in found]})
 
 
@@ -642,7 +658,7 @@ async def inject_context(request: Request) -> Response:
     """What is remembered about this, as text for a system prompt; empty when nothing fits."""
     fields = {"limit": 8, **await read_fields(request, *_QUESTION, "max_tokens")}
     max_tokens = check_count("max_tokens", fields.pop("max_tokens", 400))
-    found = await run(request, notes.recall(namespace_of(request), Question.check(**fields)))
+    found = await recall_notes(request, namespace_of(request), Question.check(**fields))
     return json_response({"context": as_context(found, max_tokens)})
 
 
@@ -782,8 +798,10 @@ def _is_text(scope: Scope) -> bool:
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     quota = Quota(resolve("writes_per_day"), resolve("max_bytes"))
-    async with AioStore(SqliteStore(resolve("path"), durability=resolve("durability"), quota=quota)) as store:
+    file = SqliteStore(resolve("path"), durability=resolve("durability"), quota=quota)
+    async with AioStore(file) as store:
         app.state.store = store
+        app.state.meaning = open_meaning(file)
         sweeper = asyncio.create_task(_sweep_forever(store))
         try:
             yield

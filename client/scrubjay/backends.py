@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from .drafts import Draft, Question
 from .errors import InvalidInput, NotFound, ScrubjayError, Unavailable, from_wire
 from .forks import renew_after_fork
+from .meaning import open_meaning
 from .names import MAX_NOTES_PAGE, MAX_PAGE
 from .records import Item, Note, Usage
 from .store import items, lists, notes, quotas
@@ -69,6 +70,7 @@ class LocalBackend:
     def __init__(self, path: str, durability: str) -> None:
         self._store = _borrow(path, durability)
         self.place = str(self._store.path)
+        self._meaning = open_meaning(self._store)
         # Nobody who writes three lines calls close(): garbage collection and exit do it too.
         self.close = weakref.finalize(self, _give_back, self._store)
 
@@ -112,10 +114,14 @@ class LocalBackend:
         self._store.run(items.update_items(namespace, texts))
 
     def remember(self, namespace: str, draft: Draft) -> Note:
-        return self._store.run(notes.remember(namespace, draft))[0]
+        note = self._store.run(notes.remember(namespace, draft))[0]
+        if self._meaning:
+            self._meaning.add(namespace, note.id)
+        return note
 
     def recall(self, namespace: str, question: Question) -> list[Note]:
-        return self._store.run(notes.recall(namespace, question))
+        similar = self._meaning.similar(namespace, question.query) if self._meaning else {}
+        return self._store.run(notes.recall(namespace, question, similar))
 
     def forget(self, namespace: str, note_id: str) -> bool:
         return self._store.run(notes.forget(namespace, note_id))[0]

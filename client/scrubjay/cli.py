@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import MissingExtra, ScrubjayError
+from .errors import InvalidInput, MissingExtra, ScrubjayError
+from .meaning import open_meaning
 from .memory import Memory
 from .records import Note, Usage
 from .settings import add_serve_flags, parse_count, parse_size, resolve
+from .store.sqlite import SqliteStore
 from .version import __version__
 
 Command = Callable[[argparse.Namespace], int]
@@ -108,6 +110,32 @@ def forget(arguments: argparse.Namespace) -> int:
     return 0 if found else 1
 
 
+def reindex(arguments: argparse.Namespace) -> int:
+    store = SqliteStore(resolve("path", arguments.path))
+    try:
+        meaning = open_meaning(store)
+        if meaning is None:
+            raise InvalidInput("no model is chosen, and words need no reindexing; set SCRUBJAY_EMBEDDER")
+        for done, total in meaning.reindex():
+            bar = "#" * (40 * done // total)
+            print(f"\r[{bar:40}] {done:,} of {total:,} notes", end="", file=sys.stderr, flush=True)
+        print(f"\nall notes are indexed by {meaning.embedder.name}", file=sys.stderr)
+    finally:
+        store.close()
+    return 0
+
+
+def compact(arguments: argparse.Namespace) -> int:
+    store = SqliteStore(resolve("path", arguments.path))
+    try:
+        store.sweep()
+        store.compact()
+        print(_disk(store.path))
+    finally:
+        store.close()
+    return 0
+
+
 def namespaces(arguments: argparse.Namespace) -> int:
     # Any handle will do: the list belongs to the store, not to one namespace.
     with Memory("-", url=arguments.url, path=arguments.path) as memory:
@@ -151,7 +179,6 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 def _examine_file(path: Path) -> int:
     from .store import audit  # noqa: PLC0415 - nobody else needs it
-    from .store.sqlite import SqliteStore  # noqa: PLC0415
 
     print(f"file     {path}")
     if not path.exists():
@@ -294,6 +321,7 @@ def _parser() -> argparse.ArgumentParser:
     limiter = command("quota", quota, "print or change the limits of a namespace", "namespace")
     for flag, parse in (("--writes-per-day", parse_count), ("--max-bytes", parse_size)):
         limiter.add_argument(flag, type=_limit(parse), metavar="N", help="0 = no limit; default = the server's")
+    command("compact", compact, "write the file anew: smaller, and without a trace of what was erased")
     command("doctor", doctor, "check the file, and the server if there is one")
     return parser
 
@@ -312,6 +340,7 @@ def _add_note_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         parser.add_argument("--type", help="such as decision, preference, fact")
         parser.add_argument("--tag", action="append", help="may be given several times")
         parser.add_argument("--session", help="the conversation it belongs to")
+    command("reindex", reindex, "show the model of SCRUBJAY_EMBEDDER the notes that it has not seen")
     command("forget", forget, "erase a note for good", "namespace", "note_id")
 
 

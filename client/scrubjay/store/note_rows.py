@@ -70,8 +70,9 @@ class Row(NamedTuple):
 
 
 def erase_note(account: Account, row: Row) -> Steps[None]:
-    """Remove a note and its words, and take it off the account, which the caller saves."""
+    """Remove a note, its words and its vector, and take it off the account, which the caller saves."""
     yield from remove_words(account.namespace, row)
+    yield "DELETE FROM note_vectors WHERE namespace = ? AND note = ?", (account.namespace, row.id)
     yield "DELETE FROM notes WHERE namespace = ? AND id = ?", (account.namespace, row.id)
     account.release(keys=0, size=row.bytes, version=0)
 

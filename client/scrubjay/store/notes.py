@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from secrets import randbelow
@@ -19,6 +19,7 @@ from scrubjay.recall.ranking import (
     Candidate,
     Occurrences,
     by_confidence,
+    fuse,
     rank,
     weight,
 )
@@ -57,6 +58,7 @@ UNION ALL SELECT value, (SELECT count(*) FROM
 (SELECT 1 FROM note_words WHERE namespace = ?1 AND word = value LIMIT ?2)) FROM json_each(?3)"""
 _POSTINGS = f"""SELECT * FROM (SELECT note, ? * count / (count + {SATURATION} + {LENGTH_PENALTY} * length) AS part
 FROM note_words WHERE namespace = ? AND word = ? ORDER BY note DESC LIMIT ?)"""  # noqa: S608
+_NONE: Mapping[int, float] = {}
 _NEAR = """n.id,
 (SELECT max(p.id) FROM notes p WHERE p.namespace = n.namespace AND p.session = n.session AND p.id < n.id),
 (SELECT min(f.id) FROM notes f WHERE f.namespace = n.namespace AND f.session = n.session AND f.id > n.id)"""
@@ -161,16 +163,16 @@ def list_sessions(context: Context, namespace: str) -> Steps[list[Session]]:
 
 
 @operation(SNAPSHOT)
-def recall(context: Context, namespace: str, question: Question) -> Steps[list[Note]]:
-    """The notes that answer best, with their scores."""
+def recall(
+    context: Context, namespace: str, question: Question, similar: Mapping[int, float] = _NONE
+) -> Steps[list[Note]]:
+    """The notes that answer best, with their scores; `similar` are those that mean something like it."""
     query = question.query[:MAX_QUERY_CHARS]
-    weights, limits = yield from _weigh(namespace, [*count_words(query), *count_beginnings(query)])
-    if not weights:
-        return []
     where, params = _conditions(context.now, question.type, question.tags, question.session)
-    best = yield from _candidates(namespace, question.limit, weights, limits, where, params)
+    weights, limits = yield from _weigh(namespace, [*count_words(query), *count_beginnings(query)])
+    best = (yield from _candidates(namespace, question.limit, weights, limits, where, params)) if limits else []
     near = yield Long(_NEIGHBOURS, (namespace, json.dumps(best)))
-    pool = json.dumps(sorted({note for row in near for note in row if note is not None}))
+    pool = json.dumps(sorted({note for row in near for note in row if note is not None}.union(similar)))
     found = yield Long(_OCCURRENCES, (namespace, json.dumps(list(weights)), pool))
     rows = yield Long(
         f"""SELECT {_NEAR}, n.speaker, n.updated_at, n.times FROM notes n
@@ -179,6 +181,8 @@ def recall(context: Context, namespace: str, question: Question) -> Steps[list[N
     )
     candidates = [Candidate._make(row) for row in rows]
     ranked = rank(candidates, _by_note(found), weights, frozenset(split(query)))
+    if similar:
+        ranked = fuse(ranked, {each.id: similar[each.id] for each in candidates if each.id in similar})
     if question.ranking == "confidence":
         ranked = by_confidence(ranked, candidates, context.now)
     scores = {id_: score for id_, score in ranked[: question.limit] if score >= question.threshold}
@@ -249,8 +253,8 @@ def _clear_into(account: Account, now: int) -> Steps[int]:
         FROM notes WHERE namespace = ?""",
         (now, *at),
     )
-    yield "DELETE FROM note_words WHERE namespace = ?", at
-    yield "DELETE FROM notes WHERE namespace = ?", at
+    for table in ("note_words", "note_vectors", "notes"):
+        yield f"DELETE FROM {table} WHERE namespace = ?", at  # noqa: S608
     if size:
         account.release(keys=0, size=size, version=0)
     return int(live)
@@ -260,8 +264,6 @@ def _weigh(namespace: str, words: Sequence[int]) -> Steps[tuple[dict[int, float]
     """What each word of a question says, rarest first, and how many rows of the index each may cost."""
     asked = json.dumps(words[: 4 * MAX_QUERY_WORDS])
     (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, asked, MAX_TOTAL))
-    if not any(count for _, count in counts):
-        return {}, {}
     rarest = sorted(counts, key=lambda pair: pair[1])[:MAX_QUERY_WORDS]
     weights = {word: weight(total, count) * (1.0 if word > 0 else BEGINNING) for word, count in rarest}
     left, limits = MAX_POSTINGS, {}

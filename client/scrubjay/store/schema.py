@@ -84,6 +84,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             length INTEGER NOT NULL,
             PRIMARY KEY (namespace, word, note)
         ) WITHOUT ROWID""",
+        # float16, one vector a note: what the model named makes of it.
+        """CREATE TABLE note_vectors (
+            namespace TEXT NOT NULL,
+            note INTEGER NOT NULL,
+            model TEXT NOT NULL,
+            vector BLOB NOT NULL,
+            PRIMARY KEY (namespace, note)
+        )""",
     ),
 )
 
