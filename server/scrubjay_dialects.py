@@ -6,7 +6,6 @@ Each is a thin router on the same operations as /v1.
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import unquote
@@ -17,7 +16,7 @@ from scrubjay.drafts import Draft, Question
 from scrubjay.errors import InvalidInput, NotFound
 from scrubjay.names import MAX_NOTES_PAGE, MAX_PAGE, check_key, check_label, check_namespace, check_tags, shown
 from scrubjay.recall.context import as_context
-from scrubjay.records import Note
+from scrubjay.records import Note, iso
 from scrubjay.store import items, notes
 from scrubjay.values import decode_body, encode
 from scrubjay_server import (
@@ -181,8 +180,8 @@ async def kronvex_sessions(request: Request) -> Response:
         {
             "session_id": session.name,
             "memory_count": session.notes,
-            "created_at": _iso(session.created_at),
-            "updated_at": _iso(session.updated_at),
+            "created_at": iso(session.created_at),
+            "updated_at": iso(session.updated_at),
         }
         for session in await run(request, notes.list_sessions(_agent_namespace(request)))
     ]
@@ -247,9 +246,9 @@ def _kronvex_memory(agent: str, note: Note) -> dict[str, Any]:
         "metadata": note.metadata,
         "pinned": note.pinned,
         "access_count": note.times,
-        "created_at": _iso(note.created_at),
-        "updated_at": _iso(note.updated_at),
-        "expires_at": note.expires_at and _iso(note.expires_at),
+        "created_at": iso(note.created_at),
+        "updated_at": iso(note.updated_at),
+        "expires_at": iso(note.expires_at),
         "score": note.score,
         "similarity": note.score,
     }
@@ -336,8 +335,7 @@ def _memstore(request: Request) -> str:
 
 
 def _memstore_memory(note: Note) -> dict[str, Any]:
-    known = note.to_json()
-    return {**known, "similarity": note.score}
+    return {**note.to_json(), "similarity": note.score}
 
 
 def _memstore_tags(request: Request) -> tuple[str, ...]:
@@ -381,7 +379,3 @@ def _query_number(request: Request, name: str) -> float | None:
         return None if text is None else float(text)
     except ValueError:
         raise InvalidInput(f"{name} in the query is a number, not {shown(text)}") from None
-
-
-def _iso(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds")

@@ -52,6 +52,7 @@ from scrubjay.names import (
     shown,
 )
 from scrubjay.recall.context import as_context
+from scrubjay.recall.embedding import open_embedder
 from scrubjay.records import Note, Usage, to_time
 from scrubjay.settings import SETTINGS, add_serve_flags, resolve
 from scrubjay.store import items, lists, notes, quotas
@@ -858,8 +859,11 @@ def serve(arguments: argparse.Namespace) -> int:
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     try:
-        # The file is opened once before anything is promised: a bad path or a newer format is told here.
+        # The file is opened once before anything is promised: a bad path or a newer format is told here,
+        # and so is a model that is not there.
         SqliteStore(resolve("path"), durability=resolve("durability")).close()
+        if resolve("embedder"):
+            open_embedder(resolve("embedder"))
         listener = _listen(config.host, config.port)
     except ScrubjayError as error:
         print(f"scrubjay: {error}", file=sys.stderr)

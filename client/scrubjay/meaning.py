@@ -9,11 +9,13 @@ import contextlib
 import itertools
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 
 from .errors import ScrubjayError, Unavailable
+from .forks import renew_after_fork
 from .recall.embedding import Embedder, nearest, open_embedder, without_names
 from .settings import resolve
 from .store import vectors
@@ -23,6 +25,8 @@ _log = logging.getLogger("scrubjay")
 
 BATCH = 32
 """Notes that the model is shown at once."""
+AWAY_SECONDS = 60
+"""How long a model that could not be reached is left alone."""
 
 
 class Meaning:
@@ -31,8 +35,14 @@ class Meaning:
     def __init__(self, store: SqliteStore, choice: str) -> None:
         self._store = store
         self._choice = choice
+        self._away_until = 0.0
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
         self._waiting: deque[tuple[str, int]] = deque()
-        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._is_working = False
 
     @property
     def embedder(self) -> Embedder:
@@ -41,22 +51,24 @@ class Meaning:
 
     def similar(self, namespace: str, query: str) -> Mapping[int, float]:
         """Which notes mean something like the query, and how much; none while the model cannot be reached."""
-        known, names = self._store.run(vectors.read_vectors(namespace, self.embedder.name))
-        if not known or not query.strip():
+        if not query.strip() or time.monotonic() < self._away_until:
             return {}
         try:
-            (vector,) = self.embedder.embed([without_names(query, names)])
+            known, names = self._store.run(vectors.read_vectors(namespace, self.embedder.name))
+            vector = self.embedder.embed([without_names(query, names)])[0] if known else b""
         except Unavailable as error:
-            _log.warning("recall by words alone: %s", error)
+            _log.warning("recall by words alone for %d s: %s", AWAY_SECONDS, error)
+            self._away_until = time.monotonic() + AWAY_SECONDS
             return {}
         return nearest(vector, known)
 
     def add(self, namespace: str, note_id: str) -> None:
         """Put a note in line for the model; never waits."""
-        self._waiting.append((namespace, int(note_id)))
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._work, name="scrubjay-meaning", daemon=True)
-            self._thread.start()
+        with self._lock:
+            self._waiting.append((namespace, int(note_id)))
+            if not self._is_working:
+                self._is_working = True
+                threading.Thread(target=self._work, name="scrubjay-meaning", daemon=True).start()
 
     def reindex(self) -> Iterator[tuple[int, int]]:
         """Show the model every note that it has not seen; after each batch how many are done, and of how many."""
@@ -69,12 +81,17 @@ class Meaning:
                 yield done, len(missing)
 
     def _work(self) -> None:
-        # What cannot be done now is found again by `scrubjay reindex`; words find it meanwhile.
-        with contextlib.suppress(ScrubjayError):
-            while self._waiting:
-                taken = sorted(self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH)))
-                for namespace, group in itertools.groupby(taken, key=itemgetter(0)):
+        while batch := self._next_batch():
+            # What cannot be done now is found again by `scrubjay reindex`; words find it meanwhile.
+            with contextlib.suppress(ScrubjayError):
+                for namespace, group in itertools.groupby(sorted(batch), key=itemgetter(0)):
                     self._index(namespace, [note for _, note in group])
+
+    def _next_batch(self) -> list[tuple[str, int]]:
+        with self._lock:
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
+            self._is_working = bool(batch)
+            return batch
 
     def _index(self, namespace: str, ids: list[int]) -> None:
         texts, names = self._store.run(vectors.read_texts(namespace, ids, self.embedder.name))

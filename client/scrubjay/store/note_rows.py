@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .quotas import Account
 
 COLUMNS = """id, content, type, tags, session, metadata, pinned, times, created_at, updated_at, expires_at, bytes"""
+MAX_SPEAKER_CHARS = 200
+"""Where "Name:" may stand in a text."""
 _SPEAKER = re.compile(r"\s*(?:[\[(][^\])]{0,60}[\])]\s*)?([^\W\d_][\w .'’-]{0,40}?)\s*:\s")
 _SPEAKER_FIELDS = ("speaker", "sender", "name", "role")
 
@@ -64,7 +66,7 @@ class Row(NamedTuple):
         """Who said it, by its metadata or by "Name: …" at its start; as words to look for in a question."""
         metadata = decode(self.metadata)
         named = next((metadata[field] for field in _SPEAKER_FIELDS if isinstance(metadata.get(field), str)), None)
-        match = _SPEAKER.match(self.content)
+        match = _SPEAKER.match(self.content[:MAX_SPEAKER_CHARS])
         said_by = named or (match and match[1])
         return " ".join(split(said_by)) or None if said_by else None
 

@@ -32,7 +32,7 @@ from .note_rows import COLUMNS, Row, erase_note, remove_words
 from .operation import LONG_WRITE, SNAPSHOT, WRITE, Context, Long, Many, Operation, Steps, operation
 from .quotas import Account, open_account
 
-LONG_CHARS = 20_000
+LONG_CHARS = 4_000
 """A text that takes longer to index than a server's event loop may wait."""
 MAX_QUERY_CHARS = 20_000
 MAX_QUERY_WORDS = 32
@@ -99,7 +99,7 @@ _remember = operation(WRITE)(_steps_to_remember)
 _remember_long = operation(LONG_WRITE)(_steps_to_remember)
 
 
-@operation(WRITE)
+@operation(LONG_WRITE)
 def forget(context: Context, namespace: str, note_id: str) -> Steps[tuple[bool, Account]]:
     """Erase a note; whether it was there."""
     account = yield from open_account(context, namespace)
