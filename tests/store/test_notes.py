@@ -178,6 +178,13 @@ def test_after_compacting_no_churn_leaves_a_trace(open_driver):
     assert faults(driver) == []
 
 
+def test_a_note_indexed_by_another_version_is_erased_whole(driver, monkeypatch):
+    note = remember(driver, "all of it goes")
+    monkeypatch.setattr("scrubjay.store.note_rows.count_words", lambda _text: Counter({1: 1}))
+    assert driver.run(notes.forget("ns", note.id))[0]
+    assert faults(driver) == []
+
+
 def test_no_word_is_ever_in_the_index(driver):
     note = remember(driver, "xylophone")
     rows = sqlite3.connect(driver.store.path).execute("SELECT word, note FROM note_words").fetchall()

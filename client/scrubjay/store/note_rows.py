@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,11 +17,29 @@ from .operation import Many, Steps
 if TYPE_CHECKING:
     from .quotas import Account
 
-COLUMNS = """id, content, type, tags, session, metadata, pinned, times, created_at, updated_at, expires_at, bytes"""
+COLUMNS = """id, content, type, tags, session, metadata, pinned, times, created_at, updated_at, expires_at, bytes,
+words"""
 MAX_SPEAKER_CHARS = 200
 """Where "Name:" may stand in a text."""
 _SPEAKER = re.compile(r"\s*(?:[\[(][^\])]{0,60}[\])]\s*)?([^\W\d_][\w .'’-]{0,40}?)\s*:\s")
+_MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
 _SPEAKER_FIELDS = ("speaker", "sender", "name", "role")
+
+
+Packed = bytes
 
 
 class Row(NamedTuple):
@@ -36,6 +55,8 @@ class Row(NamedTuple):
     updated_at: int
     expires_at: int | None
     bytes: int
+    words: Packed
+    """What the index has of it, so that all of it is found again, by whatever version of this program."""
 
     def to_note(self, score: float | None = None) -> Note:
         return Note(
@@ -53,14 +74,15 @@ class Row(NamedTuple):
             score=score,
         )
 
-    def words(self) -> Counter[int]:
+    def count_words(self) -> Counter[int]:
         """What it is found by: its text, tags, type, the texts in its metadata, and the day it was written."""
-        day = f"{to_time(self.created_at):%d %B %Y}".lstrip("0")
+        made = to_time(self.created_at)
+        day = f"{made.day} {_MONTHS[made.month - 1]} {made.year}"
         labels = " ".join([*decode(self.tags), self.type or "", *_texts(decode(self.metadata)), day])
-        words = count_words(self.content)
+        counts = count_words(self.content)
         for more in (count_words(labels), count_beginnings(f"{self.content} {labels}")):
-            words.update(more)
-        return words
+            counts.update(more)
+        return counts
 
     def speaker(self) -> str | None:
         """Who said it, by its metadata or by "Name: …" at its start; as words to look for in a question."""
@@ -80,10 +102,16 @@ def erase_note(account: Account, row: Row) -> Steps[None]:
 
 
 def remove_words(namespace: str, row: Row) -> Steps[None]:
+    words = struct.unpack(f"<{len(row.words) // 8}q", row.words)
     yield Many(
         "DELETE FROM note_words WHERE namespace = ? AND word = ? AND note = ?",
-        [(namespace, word, row.id) for word in row.words()],
+        [(namespace, word, row.id) for word in words],
     )
+
+
+def pack_words(words: Iterable[int]) -> Packed:
+    known = sorted(words)
+    return struct.pack(f"<{len(known)}q", *known)
 
 
 def _texts(value: Any) -> Iterable[str]:

@@ -28,7 +28,7 @@ from scrubjay.records import Note, to_time
 from scrubjay.values import byte_size, encode
 
 from .items import clear_into
-from .note_rows import COLUMNS, Row, erase_note, remove_words
+from .note_rows import COLUMNS, Row, erase_note, pack_words, remove_words
 from .operation import LONG_WRITE, SNAPSHOT, WRITE, Context, Long, Many, Operation, Steps, operation
 from .quotas import Account, open_account
 
@@ -43,15 +43,15 @@ MAX_TOTAL = 100_000
 """How many notes are counted in all."""
 MAX_POSTINGS = 5_000
 """Rows of the index that one recall reads, those of rare words first: what keeps it fast in a large namespace."""
-MIN_CANDIDATES = 30
+MIN_CANDIDATES = 40
 """Notes that are looked at closely, with their neighbours."""
 
 _FIND = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND digest = ?"  # noqa: S608
 _READ = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))"  # noqa: S608
 _INSERT = f"""INSERT INTO notes (namespace, digest, speaker, {COLUMNS})
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""  # noqa: S608
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""  # noqa: S608
 _UPDATE = """UPDATE notes SET type = ?, tags = ?, session = ?, metadata = ?, speaker = ?, pinned = ?, times = ?,
-updated_at = ?, expires_at = ?, bytes = ? WHERE namespace = ? AND id = ?"""
+updated_at = ?, expires_at = ?, bytes = ?, words = ? WHERE namespace = ? AND id = ?"""
 _ADD_WORD = "INSERT INTO note_words (namespace, word, note, count, length) VALUES (?, ?, ?, ?, ?)"
 _COUNT = """SELECT 0, (SELECT count(*) FROM (SELECT 1 FROM notes WHERE namespace = ?1 LIMIT ?4))
 UNION ALL SELECT value, (SELECT count(*) FROM
@@ -207,11 +207,13 @@ def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> 
         updated_at=context.now,
         expires_at=_expiry(context, draft),
         bytes=0,
+        words=b"",
     )
-    row = row._replace(bytes=_size(row))
+    counts = row.count_words()
+    row = row._replace(bytes=_size(row), words=pack_words(counts))
     yield from account.charge(writes=1, size=row.bytes)
     yield _INSERT, (account.namespace, digest, row.speaker(), *row)
-    yield from _add_words(account.namespace, row)
+    yield from _add_words(account.namespace, row.id, counts)
     return row
 
 
@@ -227,23 +229,23 @@ def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> St
         updated_at=context.now,
         expires_at=_expiry(context, draft),
     )
-    row = row._replace(bytes=_size(row))
+    counts = row.count_words()
+    row = row._replace(bytes=_size(row), words=pack_words(counts))
     yield from account.charge(writes=1, size=row.bytes - found.bytes)
     at = (account.namespace, row.id)
     yield (
         _UPDATE,
         (row.type, row.tags, row.session, row.metadata, row.speaker(), row.pinned, row.times, *row[9:], *at),
     )
-    if row.words() != found.words():
+    if (row.type, row.tags, row.metadata) != (found.type, found.tags, found.metadata):
         yield from remove_words(account.namespace, found)
-        yield from _add_words(account.namespace, row)
+        yield from _add_words(account.namespace, row.id, counts)
     return row
 
 
-def _add_words(namespace: str, row: Row) -> Steps[None]:
-    words = row.words()
-    length = sum(count for word, count in words.items() if word > 0)
-    yield Many(_ADD_WORD, [(namespace, word, row.id, count, length) for word, count in words.items()])
+def _add_words(namespace: str, note: int, counts: Mapping[int, int]) -> Steps[None]:
+    length = sum(count for word, count in counts.items() if word > 0)
+    yield Many(_ADD_WORD, [(namespace, word, note, count, length) for word, count in counts.items()])
 
 
 def _clear_into(account: Account, now: int) -> Steps[int]:

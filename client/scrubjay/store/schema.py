@@ -49,7 +49,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID""",
     ),
     (
-        # tags and metadata are JSON; digest is the content's, so that the same content is found again.
+        # tags and metadata are JSON; digest is the content's, so that the same content is found again;
+        # words are those that note_words has of it, 8 bytes each.
         # A rowid table: SQLite then adds new rows without moving old ones, and what never moves
         # leaves no copy behind for secure_delete to miss. Wide columns come last.
         """CREATE TABLE notes (
@@ -68,6 +69,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             tags TEXT NOT NULL,
             metadata TEXT NOT NULL,
             content TEXT NOT NULL,
+            words BLOB NOT NULL,
             PRIMARY KEY (namespace, id)
         )""",
         "CREATE UNIQUE INDEX notes_content ON notes (namespace, digest)",
