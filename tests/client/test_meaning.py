@@ -232,3 +232,11 @@ def test_an_empty_query_is_no_error(memory):
     assert memory.recall("  ") == []
     with pytest.raises(InvalidInput):
         memory.recall("x", ranking="magic")
+
+
+def test_importing_scrubjay_loads_no_model_and_no_numpy():
+    code = (
+        "import sys, scrubjay; print([m for m in ('numpy', 'tokenizers', 'fastembed', 'requests') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -39,8 +39,6 @@ MAX_QUERY_WORDS = 32
 """The rarest words of a question; what is longer is no longer a question."""
 MAX_COUNTED = 5_000
 """How many notes with a word are counted; a word in more of them says little anyway."""
-MAX_TOTAL = 100_000
-"""How many notes are counted in all."""
 MAX_POSTINGS = 5_000
 """Rows of the index that one recall reads, those of rare words first: what keeps it fast in a large namespace."""
 MIN_CANDIDATES = 40
@@ -53,7 +51,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""  # noqa: S608
 _UPDATE = """UPDATE notes SET type = ?, tags = ?, session = ?, metadata = ?, speaker = ?, pinned = ?, times = ?,
 updated_at = ?, expires_at = ?, bytes = ?, words = ? WHERE namespace = ? AND id = ?"""
 _ADD_WORD = "INSERT INTO note_words (namespace, word, note, count, length) VALUES (?, ?, ?, ?, ?)"
-_COUNT = """SELECT 0, (SELECT count(*) FROM (SELECT 1 FROM notes WHERE namespace = ?1 LIMIT ?4))
+_COUNT = """SELECT 0, (SELECT count(*) FROM notes WHERE namespace = ?1)
 UNION ALL SELECT value, (SELECT count(*) FROM
 (SELECT 1 FROM note_words WHERE namespace = ?1 AND word = value LIMIT ?2)) FROM json_each(?3)"""
 _POSTINGS = f"""SELECT * FROM (SELECT note, ? * count / (count + {SATURATION} + {LENGTH_PENALTY} * length) AS part
@@ -265,7 +263,7 @@ def _clear_into(account: Account, now: int) -> Steps[int]:
 def _weigh(namespace: str, words: Sequence[int]) -> Steps[tuple[dict[int, float], dict[int, int]]]:
     """What each word of a question says, rarest first, and how many rows of the index each may cost."""
     asked = json.dumps(words[: 4 * MAX_QUERY_WORDS])
-    (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, asked, MAX_TOTAL))
+    (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, asked))
     rarest = sorted(counts, key=lambda pair: pair[1])[:MAX_QUERY_WORDS]
     weights = {word: weight(total, count) * (1.0 if word > 0 else BEGINNING) for word, count in rarest}
     left, limits = MAX_POSTINGS, {}
