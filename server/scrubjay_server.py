@@ -37,7 +37,7 @@ from uvicorn.supervisors import Multiprocess
 
 from scrubjay.drafts import Draft, Question
 from scrubjay.errors import InvalidInput, NotFound, QuotaExceeded, ScrubjayError, ValueTooLarge
-from scrubjay.meaning import Meaning, open_meaning
+from scrubjay.meaning import Meaning
 from scrubjay.names import (
     MAX_NOTES_PAGE,
     MAX_PAGE,
@@ -802,7 +802,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     file = SqliteStore(resolve("path"), durability=resolve("durability"), quota=quota)
     async with AioStore(file) as store:
         app.state.store = store
-        app.state.meaning = open_meaning(file)
+        choice = resolve("embedder")
+        app.state.meaning = Meaning(file, choice) if choice else None
         sweeper = asyncio.create_task(_sweep_forever(store))
         try:
             yield

@@ -16,9 +16,9 @@ from urllib.parse import quote, urlencode, urlsplit
 from .drafts import Draft, Question
 from .errors import InvalidInput, NotFound, ScrubjayError, Unavailable, from_wire
 from .forks import renew_after_fork
-from .meaning import open_meaning
 from .names import MAX_NOTES_PAGE, MAX_PAGE
 from .records import Item, Note, Usage
+from .settings import resolve
 from .store import items, lists, notes, quotas
 from .store.sqlite import SqliteStore
 from .values import decode
@@ -26,6 +26,8 @@ from .version import __version__
 
 if TYPE_CHECKING:
     import urllib3
+
+    from .meaning import Meaning
 
 
 class Backend(Protocol):
@@ -70,7 +72,7 @@ class LocalBackend:
     def __init__(self, path: str, durability: str) -> None:
         self._store = _borrow(path, durability)
         self.place = str(self._store.path)
-        self._meaning = open_meaning(self._store)
+        self._meaning = _open_meaning(self._store)
         # Nobody who writes three lines calls close(): garbage collection and exit do it too.
         self.close = weakref.finalize(self, _give_back, self._store)
 
@@ -155,6 +157,16 @@ def _borrow(path: str, durability: str) -> SqliteStore:
             _stores[at] = SqliteStore(at[0], durability=durability)
         _borrowers[at] = _borrowers.get(at, 0) + 1
         return _stores[at]
+
+
+def _open_meaning(store: SqliteStore) -> Meaning | None:
+    """None unless a model is chosen: then words are all there is, and nothing needs to be installed."""
+    choice = resolve("embedder")
+    if not choice:
+        return None
+    from .meaning import Meaning  # noqa: PLC0415 - `import scrubjay` stays light
+
+    return Meaning(store, choice)
 
 
 def _give_back(store: SqliteStore) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InvalidInput, MissingExtra, ScrubjayError
-from .meaning import open_meaning
 from .memory import Memory
 from .records import Note, Usage
 from .settings import add_serve_flags, parse_count, parse_size, resolve
@@ -111,11 +110,14 @@ def forget(arguments: argparse.Namespace) -> int:
 
 
 def reindex(arguments: argparse.Namespace) -> int:
+    from .meaning import Meaning  # noqa: PLC0415 - nobody else needs it
+
+    choice = resolve("embedder")
+    if not choice:
+        raise InvalidInput("no model is chosen, and words need no reindexing; set SCRUBJAY_EMBEDDER")
     store = SqliteStore(resolve("path", arguments.path))
     try:
-        meaning = open_meaning(store)
-        if meaning is None:
-            raise InvalidInput("no model is chosen, and words need no reindexing; set SCRUBJAY_EMBEDDER")
+        meaning = Meaning(store, choice)
         for done, total in meaning.reindex():
             bar = "#" * (40 * done // total)
             print(f"\r[{bar:40}] {done:,} of {total:,} notes", end="", file=sys.stderr, flush=True)

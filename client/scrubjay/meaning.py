@@ -17,7 +17,6 @@ from operator import itemgetter
 from .errors import ScrubjayError, Unavailable
 from .forks import renew_after_fork
 from .recall.embedding import Embedder, nearest, open_embedder, without_names
-from .settings import resolve
 from .store import vectors
 from .store.sqlite import SqliteStore
 
@@ -98,12 +97,6 @@ class Meaning:
         found = self.embedder.embed([without_names(text, names) for _, text in texts])
         made = [(note, vector) for (note, _), vector in zip(texts, found, strict=True)]
         self._store.run(vectors.add_vectors(namespace, self.embedder.name, made))
-
-
-def open_meaning(store: SqliteStore) -> Meaning | None:
-    """None unless a model is chosen: then words are all there is, and nothing needs to be installed."""
-    choice = resolve("embedder")
-    return Meaning(store, choice) if choice else None
 
 
 def _batches(ids: list[int]) -> Iterator[list[int]]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
-from secrets import randbelow
 from typing import Any, NamedTuple
 
 from scrubjay.drafts import Draft, Question
@@ -193,7 +193,7 @@ def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> 
     ((last,),) = yield "SELECT coalesce(max(id), 0) FROM notes WHERE namespace = ?", (account.namespace,)
     row = Row(
         # Grows with time, and what was deleted does not come back under the same id.
-        id=max(last + 1, context.now * 1000 + randbelow(1000)),
+        id=max(last + 1, context.now * 1000 + int.from_bytes(os.urandom(2)) % 1000),
         content=draft.content,
         type=draft.type,
         tags=encode(draft.tags or ()),
