@@ -53,6 +53,8 @@ def test_the_same_content_is_one_note(memory):
 
 def test_pinned_never_expires_and_days_are_days(memory):
     assert memory.remember("a", pinned=True, ttl=1).expires_at is None
+    again = memory.remember("a", ttl=1)
+    assert (again.pinned, again.expires_at) == (True, None)
     note = memory.remember("b", ttl_days=2)
     assert note.expires_at - note.created_at == timedelta(days=2)
 

@@ -1,8 +1,8 @@
 """The order of notes that share words with a question.
 
 BM25 over three fields, as measured on long conversations: a note's own words count fully, those of
-the note before it in the session half, of the one after it a third (.3). What the question's speaker
-said counts half as much again. Recency and frequency only break ties: as part of the score they hurt.
+the note before it in the session half, of the one after it a third (.3). What was said by someone whom
+the question names counts half as much again. Recency and frequency only break ties: as part of the score they hurt.
 """
 
 from __future__ import annotations

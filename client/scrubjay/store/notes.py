@@ -203,7 +203,7 @@ def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> 
         times=1,
         created_at=context.now,
         updated_at=context.now,
-        expires_at=_expiry(context, draft),
+        expires_at=_expiry(context, draft.ttl, draft.pinned),
         bytes=0,
         words=b"",
     )
@@ -216,16 +216,17 @@ def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> 
 
 
 def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> Steps[Row]:
-    """What is given replaces what was there; the time to live starts anew."""
+    """What is given replaces what was there; the time to live starts anew, and what is pinned stays pinned."""
+    is_pinned = bool(found.pinned) or draft.pinned
     row = found._replace(
         type=found.type if draft.type is None else draft.type,
         tags=found.tags if draft.tags is None else encode(draft.tags),
         session=found.session if draft.session is None else draft.session,
         metadata=found.metadata if draft.metadata is None else encode(draft.metadata),
-        pinned=int(draft.pinned),
+        pinned=int(is_pinned),
         times=found.times + 1,
         updated_at=context.now,
-        expires_at=_expiry(context, draft),
+        expires_at=_expiry(context, draft.ttl, is_pinned),
     )
     counts = row.count_words()
     row = row._replace(bytes=_size(row), words=pack_words(counts))
@@ -318,10 +319,8 @@ def _ids(text: str) -> list[int]:
     return [int(text)] if text.isascii() and text.isdecimal() and len(text) < 19 else []
 
 
-def _expiry(context: Context, draft: Draft) -> int | None:
-    if draft.pinned or draft.ttl is None:
-        return None
-    return context.now + max(round(draft.ttl * 1000), 1)
+def _expiry(context: Context, ttl: float | None, is_pinned: bool) -> int | None:
+    return None if is_pinned or ttl is None else context.now + max(round(ttl * 1000), 1)
 
 
 def _size(row: Row) -> int:
