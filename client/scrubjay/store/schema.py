@@ -51,8 +51,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         # tags and metadata are JSON; digest is the content's, so that the same content is found again;
         # words are those that note_words has of it, 8 bytes each.
-        # A rowid table: SQLite then adds new rows without moving old ones, and what never moves
-        # leaves no copy behind for secure_delete to miss. Wide columns come last.
+        # A rowid table: SQLite then moves old rows less when it adds new ones, and each move may leave a
+        # copy that secure_delete misses (WITHOUT ROWID left some twenty times as many). Wide columns come last.
         """CREATE TABLE notes (
             namespace TEXT NOT NULL,
             id INTEGER NOT NULL,

@@ -232,7 +232,7 @@ class SqliteStore:
         """Write the file anew: smaller, and without a trace of what was ever erased.
 
         secure_delete overwrites what is deleted, but now and then SQLite rebuilds a page and leaves an
-        old copy of a row between its cells (seen for 2 in 10,000 deleted notes); only this is sure to end it.
+        old copy of a row between its cells (6 of 8,000 notes forgotten amid heavy churn); only this ends it.
         """
         connection = self.take()
         try:
