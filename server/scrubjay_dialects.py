@@ -6,7 +6,6 @@ Each is a thin router on the same operations as /v1.
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import unquote
@@ -27,7 +26,7 @@ from scrubjay.names import (
     shown,
 )
 from scrubjay.recall.context import as_context
-from scrubjay.records import Note
+from scrubjay.records import Note, iso
 from scrubjay.store import items, notes
 from scrubjay.values import decode_body, encode
 from scrubjay_server import (
@@ -43,6 +42,8 @@ from scrubjay_server import (
     query_count,
     read_fields,
     read_object,
+    recall_notes,
+    remember_note,
     run,
     written,
 )
@@ -198,7 +199,7 @@ async def kronvex_remember(request: Request) -> Response:
     agent = _agent(request)
     if await run(request, items.find_version(_directory(request), agent)) is None:
         await _register(request, agent, {"name": agent})
-    note, account = await run(request, notes.remember(_agent_namespace(request), draft))
+    note, account = await remember_note(request, _agent_namespace(request), draft)
     return written(_kronvex_memory(agent, note), account)
 
 
@@ -227,8 +228,8 @@ async def kronvex_sessions(request: Request) -> Response:
         {
             "session_id": session.name,
             "memory_count": session.notes,
-            "created_at": _iso(session.created_at),
-            "updated_at": _iso(session.updated_at),
+            "created_at": iso(session.created_at),
+            "updated_at": iso(session.updated_at),
         }
         for session in await run(request, notes.list_sessions(_agent_namespace(request)))
     ]
@@ -279,7 +280,7 @@ async def _kronvex_found(request: Request, fields: dict[str, Any], query: Any) -
         session=fields.get("session_id"),
         threshold=fields.get("threshold"),
     )
-    return await run(request, notes.recall(_agent_namespace(request), question))
+    return await recall_notes(request, _agent_namespace(request), question)
 
 
 def _kronvex_memory(agent: str, note: Note) -> dict[str, Any]:
@@ -293,9 +294,9 @@ def _kronvex_memory(agent: str, note: Note) -> dict[str, Any]:
         "metadata": note.metadata,
         "pinned": note.pinned,
         "access_count": note.times,
-        "created_at": _iso(note.created_at),
-        "updated_at": _iso(note.updated_at),
-        "expires_at": note.expires_at and _iso(note.expires_at),
+        "created_at": iso(note.created_at),
+        "updated_at": iso(note.updated_at),
+        "expires_at": iso(note.expires_at),
         "score": note.score,
         "similarity": note.score,
     }
@@ -357,7 +358,7 @@ async def memstore_remember(request: Request) -> Response:
         ttl=fields.get("ttl"),
         metadata=fields.get("metadata"),
     )
-    note, account = await run(request, notes.remember(_memstore(request), draft))
+    note, account = await remember_note(request, _memstore(request), draft)
     return written(_memstore_memory(note), account)
 
 
@@ -371,7 +372,7 @@ async def memstore_recall(request: Request) -> Response:
         session=query.get("session"),
         threshold=_query_number(request, "threshold"),
     )
-    found = await run(request, notes.recall(_memstore(request), question))
+    found = await recall_notes(request, _memstore(request), question)
     return json_response({"memories": [_memstore_memory(note) for note in found]})
 
 
@@ -392,8 +393,7 @@ def _memstore(request: Request) -> str:
 
 
 def _memstore_memory(note: Note) -> dict[str, Any]:
-    known = note.to_json()
-    return {**known, "similarity": note.score}
+    return {**note.to_json(), "similarity": note.score}
 
 
 def _memstore_tags(request: Request) -> tuple[str, ...]:
@@ -437,7 +437,3 @@ def _query_number(request: Request, name: str) -> float | None:
         return None if text is None else float(text)
     except ValueError:
         raise InvalidInput(f"{name} in the query is a number, not {shown(text)}") from None
-
-
-def _iso(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds")

@@ -51,6 +51,7 @@ from scrubjay.errors import (
     Unauthenticated,
     ValueTooLarge,
 )
+from scrubjay.meaning import Meaning
 from scrubjay.names import (
     MAX_NOTES_PAGE,
     MAX_PAGE,
@@ -65,7 +66,8 @@ from scrubjay.names import (
     shown,
 )
 from scrubjay.recall.context import as_context
-from scrubjay.records import Usage, to_time
+from scrubjay.recall.embedding import open_embedder
+from scrubjay.records import Note, Usage, to_time
 from scrubjay.settings import SETTINGS, add_serve_flags, resolve
 from scrubjay.store import apikeys, items, lists, notes, quotas
 from scrubjay.store.aio import AioStore
@@ -139,6 +141,21 @@ register_url_convertor("key", _KeyConvertor())
 async def run(request: Request, operation: Operation[T]) -> T:
     store: AioStore = request.app.state.store
     return await store.run(operation)
+
+
+async def remember_note(request: Request, namespace: str, draft: Draft) -> tuple[Note, Account]:
+    """Store a note; the model, if there is one, sees it later."""
+    note, account = await run(request, notes.remember(namespace, draft))
+    if meaning := request.app.state.meaning:
+        meaning.add(namespace, note.id)
+    return note, account
+
+
+async def recall_notes(request: Request, namespace: str, question: Question) -> list[Note]:
+    """By words, and by meaning if there is a model."""
+    meaning: Meaning | None = request.app.state.meaning
+    similar = await asyncio.to_thread(meaning.similar, namespace, question.query) if meaning else {}
+    return await run(request, notes.recall(namespace, question, similar))
 
 
 def names(request: Request) -> tuple[str, str]:
@@ -716,7 +733,7 @@ _QUESTION = tuple(RecallBody.model_fields)
 async def remember(request: Request) -> Response:
     """Remember a text; the same content once more refreshes the note."""
     draft = Draft.check(**await read_fields(request, *RememberBody.model_fields))
-    note, account = await run(request, notes.remember(namespace_of(request), draft))
+    note, account = await remember_note(request, namespace_of(request), draft)
     return written(note.to_json(), account)
 
 
@@ -758,7 +775,7 @@ async def clear_notes(request: Request) -> Response:
 async def recall(request: Request) -> Response:
     """The notes that answer best, best first."""
     question = Question.check(**await read_fields(request, *_QUESTION))
-    found = await run(request, notes.recall(namespace_of(request), question))
+    found = await recall_notes(request, namespace_of(request), question)
     return json_response({"notes": [note.to_json() for note in found]})
 
 
@@ -767,7 +784,7 @@ async def inject_context(request: Request) -> Response:
     """What is remembered about this, as text for a system prompt; empty when nothing fits."""
     fields = {"limit": 8, **await read_fields(request, *_QUESTION, "max_tokens")}
     max_tokens = check_count("max_tokens", fields.pop("max_tokens", 400))
-    found = await run(request, notes.recall(namespace_of(request), Question.check(**fields)))
+    found = await recall_notes(request, namespace_of(request), Question.check(**fields))
     return json_response({"context": as_context(found, max_tokens)})
 
 
@@ -990,6 +1007,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     file = SqliteStore(resolve("path"), durability=resolve("durability"), quota=quota, patience=BUSY_SECONDS)
     async with AioStore(file) as store:
         app.state.store = store
+        choice = resolve("embedder")
+        app.state.meaning = Meaning(file, choice) if choice else None
         sweeper = asyncio.create_task(_sweep_forever(store))
         try:
             yield
@@ -1046,8 +1065,11 @@ def serve(arguments: argparse.Namespace) -> int:
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     try:
-        # The file is opened once before anything is promised: a bad path or a newer format is told here.
+        # The file is opened once before anything is promised: a bad path or a newer format is told here,
+        # and so is a model that is not there.
         store = SqliteStore(resolve("path"), durability=resolve("durability"))
+        if resolve("embedder"):
+            open_embedder(resolve("embedder"))
         listener = _listen(config.host, config.port)
         first_key = None if is_here(config.host) else _first_key(store)
         store.close()

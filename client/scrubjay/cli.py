@@ -18,6 +18,7 @@ from .errors import InvalidInput, MissingExtra, ScrubjayError
 from .memory import Memory, open_backend
 from .records import Note, Usage
 from .settings import add_serve_flags, checked, parse_count, parse_seconds, parse_size, resolve
+from .store.sqlite import SqliteStore
 from .values import decode_body, encode
 from .version import __version__
 
@@ -114,6 +115,35 @@ def forget(arguments: argparse.Namespace) -> int:
     return 0 if found else 1
 
 
+def reindex(arguments: argparse.Namespace) -> int:
+    from .meaning import Meaning  # noqa: PLC0415 - nobody else needs it
+
+    choice = resolve("embedder")
+    if not choice:
+        raise InvalidInput("no model is chosen, and words need no reindexing; set SCRUBJAY_EMBEDDER")
+    store = SqliteStore(resolve("path", arguments.path))
+    try:
+        meaning = Meaning(store, choice)
+        for done, total in meaning.reindex():
+            bar = "#" * (40 * done // total)
+            print(f"\r[{bar:40}] {done:,} of {total:,} notes", end="", file=sys.stderr, flush=True)
+        print(f"\nall notes are indexed by {meaning.embedder.name}", file=sys.stderr)
+    finally:
+        store.close()
+    return 0
+
+
+def compact(arguments: argparse.Namespace) -> int:
+    store = SqliteStore(resolve("path", arguments.path))
+    try:
+        store.sweep()
+        store.compact()
+        print(_disk(store.path))
+    finally:
+        store.close()
+    return 0
+
+
 def namespaces(arguments: argparse.Namespace) -> int:
     with _store(arguments) as store:
         for namespace in store.namespaces():
@@ -185,7 +215,6 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 def _examine_file(path: Path) -> int:
     from .store import audit  # noqa: PLC0415 - nobody else needs it
-    from .store.sqlite import SqliteStore  # noqa: PLC0415
 
     print(f"file     {path}")
     if not path.exists():
@@ -338,6 +367,8 @@ def _parser() -> argparse.ArgumentParser:
     revoker = keys_.add_parser("revoke", parents=[where], help="revoke an api key, at once")
     revoker.add_argument("id", metavar="ID")
     revoker.set_defaults(run=key_revoke)
+
+    command("compact", compact, "write the file anew: smaller, and without a trace of what was erased")
     command("doctor", doctor, "check the file, and the server if there is one")
     return parser
 
@@ -356,6 +387,7 @@ def _add_note_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         parser.add_argument("--type", help="such as decision, preference, fact")
         parser.add_argument("--tag", action="append", help="may be given several times")
         parser.add_argument("--session", help="the conversation it belongs to")
+    command("reindex", reindex, "show the model of SCRUBJAY_EMBEDDER the notes that it has not seen")
     command("forget", forget, "erase a note for good", "namespace", "note_id")
 
 

@@ -216,7 +216,10 @@ class Memory:
         return as_context(notes, max_tokens)
 
     def forget(self, note_id: str) -> bool:
-        """Erase a note, text and index, for good; whether it was there."""
+        """Erase a note, its text, index and vector; whether it was there.
+
+        What it held is overwritten in the file; `scrubjay compact` also ends the rare copy that SQLite keeps.
+        """
         return self._backend.forget(self.namespace, check_key(note_id))
 
     def notes(

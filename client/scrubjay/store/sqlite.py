@@ -268,6 +268,21 @@ class SqliteStore:
             self.put_back(connection)
         return self.run(audit.find_faults()) if pages == ["ok"] else pages
 
+    def compact(self) -> None:
+        """Write the file anew: smaller, and without a trace of what was ever erased.
+
+        secure_delete overwrites what is deleted, but now and then SQLite rebuilds a page and leaves an
+        old copy of a row between its cells (6 of 8,000 notes forgotten amid heavy churn); only this ends it.
+        """
+        connection = self.take()
+        try:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            raise self.explained(error) from error
+        finally:
+            self.put_back(connection)
+
     def sweep(self) -> None:
         """Remove what has expired."""
         self._swept_at = self._clock()
