@@ -21,6 +21,7 @@ README = (ROOT / "README.md").read_text()
 # From the ground up: a room may use only those before it.
 ROOMS = [
     "version",
+    "lazy",
     "forks",
     "records",
     "errors",

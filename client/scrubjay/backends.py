@@ -13,15 +13,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .drafts import Draft, Question
 from .forks import watch_forks
+from .lazy import Lazy
 from .names import MAX_PAGE
 from .records import ApiKey, Item, Note, Usage
 from .settings import resolve
-from .store import apikeys, items, lists, notes, quotas
+from .store import items, lists, quotas
 from .store.sqlite import SqliteStore
 from .values import decode
 
 if TYPE_CHECKING:
     from .meaning import Meaning
+    from .store import apikeys, notes
+else:
+    apikeys, notes = Lazy("scrubjay.store.apikeys"), Lazy("scrubjay.store.notes")
 
 
 class Backend(Protocol):

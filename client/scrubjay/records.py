@@ -1,10 +1,12 @@
-"""What the verbs return beside plain values: frozen records, to and from JSON."""
+"""What the verbs return beside plain values: records that cannot change, to and from JSON.
+
+Named tuples: dataclasses take a fifth of the time of `import scrubjay`, and twice as long to make.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def to_time(milliseconds: int) -> datetime:
@@ -16,8 +18,7 @@ def iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """A value with what is known about it."""
 
     key: str
@@ -44,8 +45,7 @@ class Item:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKey:
+class ApiKey(NamedTuple):
     """An api key as it is listed: everything but the key itself."""
 
     id: str
@@ -73,8 +73,7 @@ class ApiKey:
         return cls(**{**data, "namespaces": tuple(data["namespaces"]), "created_at": created_at})
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """A remembered text with what is known about it."""
 
     id: str
@@ -93,7 +92,7 @@ class Note:
     """How well it answers the question it was recalled for, from 0 to 1."""
 
     def to_json(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in self.__slots__}
+        fields = {name: getattr(self, name) for name in self._fields}
         return {**fields, **{name: iso(fields[name]) for name in _NOTE_TIMES}}
 
     @classmethod
@@ -105,8 +104,7 @@ class Note:
 _NOTE_TIMES = ("created_at", "updated_at", "expires_at")
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What a namespace has used, and what it may use; a limit of 0 is none."""
 
     namespace: str

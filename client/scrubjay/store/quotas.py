@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrubjay.errors import QuotaExceeded
+from scrubjay.lazy import Lazy
 from scrubjay.records import Usage, to_time
 
-from .note_rows import COLUMNS, Row, erase_note
 from .operation import LONG_WRITE, READ, WRITE, Context, Quota, Steps, operation
+
+if TYPE_CHECKING:
+    from . import note_rows
+else:
+    note_rows = Lazy("scrubjay.store.note_rows")
 
 DAY = 86_400_000
 """Milliseconds."""
@@ -184,9 +189,12 @@ def sweep_into(account: Account, now: int) -> Steps[None]:
     )
     for key, version, size, length in expired:
         yield from drop(account, key, version, size, length)
-    old = yield f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND expires_at <= ?", (account.namespace, now)  # noqa: S608
+    old = yield (
+        f"SELECT {note_rows.COLUMNS} FROM notes WHERE namespace = ? AND expires_at <= ?",  # noqa: S608
+        (account.namespace, now),
+    )
     for row in old:
-        yield from erase_note(account, Row._make(row))
+        yield from note_rows.erase_note(account, note_rows.Row._make(row))
 
 
 def drop(account: Account, key: str, version: int, size: int, length: int | None) -> Steps[None]:
@@ -206,7 +214,7 @@ def sweep(context: Context) -> Steps[bool]:
         (context.now, SWEEP_BATCH),
     )
     notes = yield (
-        f"SELECT namespace, {COLUMNS} FROM notes WHERE expires_at <= ? LIMIT ?",  # noqa: S608
+        f"SELECT namespace, {note_rows.COLUMNS} FROM notes WHERE expires_at <= ? LIMIT ?",  # noqa: S608
         (context.now, SWEEP_BATCH),
     )
     accounts: dict[str, Account] = {}
@@ -216,7 +224,7 @@ def sweep(context: Context) -> Steps[bool]:
     for namespace, *item in items:
         yield from drop(accounts[namespace], *item)
     for namespace, *row in notes:
-        yield from erase_note(accounts[namespace], Row._make(row))
+        yield from note_rows.erase_note(accounts[namespace], note_rows.Row._make(row))
     for account in accounts.values():
         yield from account.save()
     return SWEEP_BATCH in (len(items), len(notes))
