@@ -76,7 +76,7 @@ from scrubjay.store.items import Stored
 from scrubjay.store.operation import Operation, Quota
 from scrubjay.store.quotas import Account
 from scrubjay.store.sqlite import SWEEP_SECONDS, SqliteStore
-from scrubjay.values import byte_size, decode_body, encode
+from scrubjay.values import check_total, decode_body, encode
 from scrubjay.version import __version__
 
 T = TypeVar("T")
@@ -907,12 +907,6 @@ async def metrics(_request: Request) -> Response:
         registry = prometheus_client.CollectorRegistry()
         prometheus_client.multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return Response(prometheus_client.generate_latest(registry), media_type=prometheus_client.CONTENT_TYPE_LATEST)
-
-
-def check_total(texts: list[str]) -> None:
-    total = sum(map(byte_size, texts))
-    if total > MAX_WRITE_BYTES:
-        raise ValueTooLarge(f"the call carries {total} bytes; at most {MAX_WRITE_BYTES} are allowed, so split it")
 
 
 # ---------------------------------------------------------------- the application

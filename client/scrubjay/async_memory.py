@@ -14,7 +14,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from .forks import watch_forks
+from .forks import Forkable
 from .memory import Memory
 from .records import Item, Note, Usage
 
@@ -22,21 +22,15 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class _Threads:
+class _Threads(Forkable):
     """The threads of this process; a forked child has none of its parent's."""
 
     def __init__(self) -> None:
-        self._start()
-        watch_forks(self)
+        self.start_anew()
+        self.watch_forks()
 
-    def _start(self) -> None:
+    def start_anew(self) -> None:
         self.pool = ThreadPoolExecutor(max_workers=16, thread_name_prefix="scrubjay")
-
-    def before_fork(self) -> None: ...
-
-    def after_fork(self, *, in_child: bool) -> None:
-        if in_child:
-            self._start()
 
 
 _threads = _Threads()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .drafts import Draft, Question
-from .forks import watch_forks
+from .forks import Forkable
 from .lazy import Lazy
 from .names import MAX_PAGE
 from .records import ApiKey, Item, Note, Usage
@@ -165,7 +165,7 @@ def _open_meaning(store: SqliteStore) -> Meaning | None:
     return Meaning(store, choice)
 
 
-class _Stores:
+class _Stores(Forkable):
     """One store for all handles on a file: a web handler that makes a Memory per request
     shares the warm connections, and threads share their commits.
     """
@@ -173,18 +173,12 @@ class _Stores:
     def __init__(self) -> None:
         self._open: dict[tuple[Path, str], SqliteStore] = {}
         self._borrowers: dict[tuple[Path, str], int] = {}
-        self._start()
-        watch_forks(self)
+        self.start_anew()
+        self.watch_forks()
 
-    def _start(self) -> None:
+    def start_anew(self) -> None:
         # Reentrant: the collector may end another Memory, and so give its store back, while this thread borrows.
         self._lock = threading.RLock()
-
-    def before_fork(self) -> None: ...
-
-    def after_fork(self, *, in_child: bool) -> None:
-        if in_child:
-            self._start()
 
     def borrow(self, path: str, durability: str) -> SqliteStore:
         at = (Path(path).expanduser().resolve(), durability)

@@ -8,26 +8,30 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+
+_watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
-class Forkable(Protocol):
+class Forkable:
+    """Something that a child needs anew. `start_anew` makes it, in the constructor and in each child."""
+
+    def start_anew(self) -> None:
+        raise NotImplementedError
+
     def before_fork(self) -> None:
         """Let go of what cannot be taken through a fork."""
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Go on in the parent, or start anew in the child."""
+        if in_child:
+            self.start_anew()
 
-
-_objects: weakref.WeakSet[Forkable] = weakref.WeakSet()
-
-
-def watch_forks(thing: Forkable) -> None:
-    _objects.add(thing)
+    def watch_forks(self) -> None:
+        """Call this last in the constructor."""
+        _watched.add(self)
 
 
 def _tell(call: Callable[[Forkable], None]) -> None:
-    for thing in list(_objects):
+    for thing in list(_watched):
         call(thing)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from operator import itemgetter
 
 from .errors import ScrubjayError, Unavailable
-from .forks import watch_forks
+from .forks import Forkable
 from .recall.embedding import Embedder, nearest, open_embedder, without_names
 from .store import vectors
 from .store.sqlite import SqliteStore
@@ -28,23 +28,17 @@ AWAY_SECONDS = 60
 """How long a model that could not be reached is left alone."""
 
 
-class Meaning:
+class Meaning(Forkable):
     """A store as a model understands it."""
 
     def __init__(self, store: SqliteStore, choice: str) -> None:
         self._store = store
         self._choice = choice
         self._away_until = 0.0
-        self._start()
-        watch_forks(self)
+        self.start_anew()
+        self.watch_forks()
 
-    def before_fork(self) -> None: ...
-
-    def after_fork(self, *, in_child: bool) -> None:
-        if in_child:
-            self._start()
-
-    def _start(self) -> None:
+    def start_anew(self) -> None:
         self._waiting: deque[tuple[str, int]] = deque()
         self._lock = threading.Lock()
         self._is_working = False

@@ -10,11 +10,10 @@ from typing import Any, Self, cast
 
 from .backends import MISSING, Backend, LocalBackend
 from .drafts import Draft, Question
-from .errors import InvalidInput, Unavailable, ValueTooLarge
+from .errors import InvalidInput, Unavailable
 from .names import (
     MAX_NOTES_PAGE,
     MAX_PAGE,
-    MAX_WRITE_BYTES,
     check_count,
     check_key,
     check_label,
@@ -26,7 +25,7 @@ from .names import (
 from .recall.context import as_context
 from .records import Item, Note, Usage
 from .settings import resolve
-from .values import byte_size, encode
+from .values import check_total, encode
 
 
 class Memory:
@@ -115,7 +114,7 @@ class Memory:
         """Add to the end of a list, atomically, at a cost that does not grow with it; its length."""
         check_key(key)
         texts = [encode(item, f"items[{i}]") for i, item in enumerate(items)]
-        _check_total(texts)
+        check_total(texts)
         return self._backend.append(self.namespace, key, texts)
 
     def tail(self, key: str, n: int) -> list[Any]:
@@ -136,7 +135,7 @@ class Memory:
         if isinstance(keys, str):
             raise InvalidInput("get_many takes several keys; for one, call get")
         wanted = [check_key(key) for key in keys]
-        _check_total(wanted)
+        check_total(wanted)
         return self._backend.get_many(self.namespace, wanted) if wanted else {}
 
     def update(self, mapping: Mapping[str, Any]) -> None:
@@ -145,7 +144,7 @@ class Memory:
             check_key(key): None if value is None else encode(value, f"value[{shown(key)}]")
             for key, value in mapping.items()
         }
-        _check_total([*texts, *filter(None, texts.values())])
+        check_total([*texts, *filter(None, texts.values())])
         if texts:
             self._backend.update(self.namespace, texts)
 
@@ -320,9 +319,3 @@ def open_backend(
     from .http_backend import HttpBackend  # noqa: PLC0415 - `import scrubjay` stays light
 
     return HttpBackend(server, resolve("timeout", timeout), resolve("api_key", api_key))
-
-
-def _check_total(texts: Iterable[str]) -> None:
-    total = sum(map(byte_size, texts))
-    if total > MAX_WRITE_BYTES:
-        raise ValueTooLarge(f"the call carries {total} bytes; at most {MAX_WRITE_BYTES} are allowed, so split it")

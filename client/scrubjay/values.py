@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from .errors import InvalidInput, ValueTooLarge
@@ -40,6 +41,13 @@ def byte_size(text: str, value: Any = None, place: str = "value") -> int:
         return len(text.encode())
     except UnicodeEncodeError:
         raise InvalidInput(_surrogate(value, place) or f"{place} holds a lone surrogate, which is no text") from None
+
+
+def check_total(texts: Iterable[str]) -> None:
+    """What one call may carry, all in all."""
+    total = sum(map(byte_size, texts))
+    if total > MAX_WRITE_BYTES:
+        raise ValueTooLarge(f"the call carries {total} bytes; at most {MAX_WRITE_BYTES} are allowed, so split it")
 
 
 _decoder = json.JSONDecoder()

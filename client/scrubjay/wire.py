@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from .errors import InvalidInput
-from .forks import watch_forks
+from .forks import Forkable
 from .names import check_seconds, shown
 
 MAX_LINE = 65_536
@@ -106,7 +106,7 @@ def _tls(parts: SplitResult, timeout: float) -> http.client.HTTPConnection:
     return http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=timeout, context=context)
 
 
-class _DirectWire:
+class _DirectWire(Forkable):
     """A pool of connections, last used first; any number of threads may send at once."""
 
     def __init__(self, parts: SplitResult, timeout: float) -> None:
@@ -116,7 +116,7 @@ class _DirectWire:
         self._host = parts.netloc.encode("idna").decode()
         self._idle: list[_Connection] = []
         weakref.finalize(self, _close_all, self._idle)
-        watch_forks(self)
+        self.watch_forks()
 
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         lines = [f"{method} {self._root}{path} HTTP/1.1", f"Host: {self._host}", f"Content-Length: {len(body)}"]
@@ -140,12 +140,9 @@ class _DirectWire:
     def close(self) -> None:
         _close_all(self._idle)
 
-    def before_fork(self) -> None: ...
-
-    def after_fork(self, *, in_child: bool) -> None:
-        """The parent goes on using the sockets; the child only lets go of its copies."""
-        if in_child:
-            _close_all(self._idle)
+    def start_anew(self) -> None:
+        """The parent goes on using the sockets; a child only lets go of its copies."""
+        _close_all(self._idle)
 
     def _take(self) -> _Connection:
         while True:
@@ -212,25 +209,19 @@ def _exactly(file: Any, size: int) -> bytes:
     return data
 
 
-class _RequestsWire:
+class _RequestsWire(Forkable):
     """Through requests, which knows proxies and all they want."""
 
     def __init__(self, url: str, timeout: float) -> None:
         self._url = url
         self._timeout = timeout
-        self._start()
-        watch_forks(self)
+        self.start_anew()
+        self.watch_forks()
 
-    def _start(self) -> None:
+    def start_anew(self) -> None:
         import requests  # noqa: PLC0415 - only who needs it pays for it
 
         self._session = requests.Session()
-
-    def before_fork(self) -> None: ...
-
-    def after_fork(self, *, in_child: bool) -> None:
-        if in_child:
-            self._start()
 
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         from requests import Request  # noqa: PLC0415

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from scrubjay.errors import Conflict, InvalidInput
-from scrubjay.forks import watch_forks
+from scrubjay.forks import Forkable
 from scrubjay.memory import Memory
 
 T = TypeVar("T")
@@ -58,21 +58,16 @@ class Write(NamedTuple):
         return None if self.verb == "drop" and key.startswith(self.key) else value
 
 
-class Saver:
+class Saver(Forkable):
     """All writes of this process to one namespace, one after the other."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
-        self._start()
-        watch_forks(self)
+        self.start_anew()
+        self.watch_forks()
 
-    def before_fork(self) -> None: ...
-
-    def after_fork(self, *, in_child: bool) -> None:
-        if in_child:  # what still waits is the parent's to write
-            self._start()
-
-    def _start(self) -> None:
+    def start_anew(self) -> None:
+        # In a child too: what still waits is the parent's to write.
         self._queue: deque[Write] = deque()
         self._changed = threading.Condition()
         self._working = threading.Lock()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
-from scrubjay.forks import watch_forks
+from scrubjay.forks import Forkable
 
 from . import audit, quotas
 from .operation import LONG_WRITE, NO_QUOTA, READ, WRITE, Context, Many, Operation, Quota, Rows, Statement
@@ -61,7 +61,7 @@ class Job(Generic[T]):
         return self.result  # type: ignore[return-value]
 
 
-class SqliteStore:
+class SqliteStore(Forkable):
     """A database file. Safe to use from many threads and processes at once."""
 
     def __init__(
@@ -82,11 +82,11 @@ class SqliteStore:
         self._patience = patience
         self._swept_at = clock()
         self._closed = False
-        self._start()
+        self.start_anew()
         self._prepare()
-        watch_forks(self)
+        self.watch_forks()
 
-    def _start(self) -> None:
+    def start_anew(self) -> None:
         self._idle: list[sqlite3.Connection] = []
         self._jobs: deque[Job[Any]] = deque()
         self._writing = threading.Lock()
@@ -167,7 +167,7 @@ class SqliteStore:
 
     def after_fork(self, *, in_child: bool) -> None:
         if in_child:
-            self._start()
+            self.start_anew()
             return
         self._forking = False
         for lock in self._held:
