@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,8 @@ from autogen import AssistantAgent, ConversableAgent, GroupChat, GroupChatManage
 from adapters.models import call_of, quiet, says, serving_model  # noqa: E402
 from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist, register_memory_tools  # noqa: E402
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "autogen"
+NOISE = re.compile(r"$|>>>>>>>>|.*\[autogen|The model `|Next speaker")  # AutoGen's own, with times and ids in it
 VERSION = tuple(map(int, autogen.__version__.split(".")[:2]))
 pytestmark = [
     pytest.mark.usefixtures("home"),
@@ -551,6 +555,20 @@ def test_resetting_by_the_user_starts_anew():
     assert texts(team()[1].messages)[0] == "two"
 
 
+def test_a_forgotten_group_chat_is_gone_and_can_be_held_again():
+    agents, group, manager = team()
+    talk(agents[0], manager, "one")
+    assert group.forget() == 2
+    assert group.messages == group.speaker_history == group.sessions() == []
+    agents, group, manager = team()
+    group.forget()
+    talk(agents[0], manager, "one")
+    assert texts(team()[1].messages) == texts(group.messages) == ["one", "B 1", "C 1", "A 1"]
+    group.forget()
+    talk(agents[0], manager, "one")
+    assert len(team()[1].messages) == len(team()[1].speaker_history) == 4
+
+
 def test_resetting_the_manager_starts_anew_with_the_next_message():
     agents, group, manager = team(rounds=2)
     talk(agents[0], manager, "one")
@@ -656,8 +674,6 @@ def test_a_group_chat_goes_on_in_another_process(script):
         talk(agents[0], manager, sys.argv[1])
         print(len(group.messages), *[len(agent.chat_messages[manager]) for agent in agents])
     """
-    from pathlib import Path
-
     here = Path(__file__).parent
     assert [script(code, f"start {n}", here).splitlines()[-1] for n in range(3)] == [
         "4 4 4 4",
@@ -759,3 +775,12 @@ def test_debugging_as_people_do_it():
     agent.register_hook("process_message_before_send", lambda sender, message, recipient, silent: message)
     talk(person, agent, "again")
     assert len(agent.memory.get("conversation_history")) == 4
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_every_example_is_short_and_says_the_same_whenever_it_is_run(path, script):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 40
+    first, second = ([line for line in script(text).splitlines() if not NOISE.match(line)] for _ in range(2))
+    assert first
+    assert [line.replace("run 1: You have told me 1", "run 2: You have told me 2") for line in first] == second

@@ -254,6 +254,12 @@ class GroupRecord(Record):
         self.unseen = 0
         """How many messages, from the first, the members have not been told in this process."""
 
+    def start_anew(self, rows: list[Message]) -> None:
+        """`rows` are what is stored still, if anything is."""
+        self.rows = rows
+        self.speakers.clear()
+        self.unseen = 0
+
 
 class PersistentGroupChat(GroupChat, Kept):
     """A GroupChat that goes on: the same arguments, and `memory` and `session`."""
@@ -315,14 +321,15 @@ class PersistentGroupChat(GroupChat, Kept):
             self._record.unseen = len(self.messages)
             return
         super().reset()
-        self._start_anew()
-        if caller not in _RESUMING:  # which hands over the old messages again, one by one
+        if caller in _RESUMING:  # which hands over the old messages again, one by one
+            self._record.start_anew(self._record.rows)
+        else:
+            self._start_anew()
             self._session.write(self._record.replace([]), self._session.replaced("speaker_history", None))
 
     def _start_anew(self) -> None:
         self.messages.clear()
-        self._record.speakers.clear()
-        self._record.unseen = 0
+        self._record.start_anew([])
 
     def select_speaker(self, last_speaker: Any, selector: Any) -> Any:
         self._tell_members(selector)
