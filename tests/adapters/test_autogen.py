@@ -307,6 +307,35 @@ def test_a_memory_that_is_none_is_refused():
         assistant(session=7)
 
 
+def test_agents_that_share_a_memory_have_conversations_of_their_own():
+    team_memory = Memory("team")
+    sales, support = (assistant(name=name, memory=team_memory) for name in ("sales", "support"))
+    talk(user(), sales, "one")
+    talk(user(), support, "two")
+    talk(sales, support, "three")
+    sales.state["count"] = 1
+    again = assistant(name="support", memory="team")
+    assert texts(again.chat_messages[user()]) == ["two", "support 1"]
+    assert texts(again.chat_messages[sales]) == ["three", "support 2"]
+    assert not again.state
+    history = team_memory.get("conversation_history")
+    assert [line["message"] for line in history] == ["one", "sales 1", "two", "support 1", "three", "support 2"]
+    again.clear_history()
+    assert len(assistant(name="sales", memory="team").chat_messages[user()]) == 2
+
+
+def test_a_team_that_shares_a_memory_writes_one_history():
+    agents = [says(quiet(PersistentAgent, name, memory="team")) for name in "ABC"]
+    group = PersistentGroupChat(agents, [], max_round=3, speaker_selection_method="round_robin", memory="team")
+    talk(agents[0], GroupChatManager(groupchat=group, llm_config=False), "go")
+    history = Memory("team").get("conversation_history")
+    assert history == [
+        {"sender": "A", "message": "go"},
+        {"sender": "B", "message": "B 1"},
+        {"sender": "C", "message": "C 1"},
+    ]
+
+
 # What the model is handed
 
 
@@ -727,6 +756,30 @@ def test_an_agent_goes_on_without_its_memory_and_saves_later(tmp_path, caplog):
         assert agent.unsaved == 0
         assert texts(assistant(memory=memory).chat_messages[user()])[:6:2] == ["before", "without 0", "without 1"]
         assert len(memory.get("conversation_history")) == 10
+    finally:
+        server.stop()
+
+
+def test_a_group_chat_that_began_without_its_memory_catches_up(tmp_path):
+    from harness import Server
+
+    flags = ("--writes-per-day", "0", "--durability", "fast")
+    server = Server(tmp_path / "served.db", *flags)
+    try:
+        memory = Memory("team", url=server.url)
+        agents, group, manager = team(memory=memory, rounds=2)
+        talk(agents[0], manager, "one")
+        server.stop()
+        agents, group, manager = team(memory=memory, rounds=2)
+        assert group.messages == []
+        talk(agents[0], manager, "two")
+        server = Server(tmp_path / "served.db", *flags, port=server.port)
+        group._session._saver.flush(30)
+        talk(agents[0], manager, "three")
+        assert texts(group.messages) == ["one", "B 1", "two", "B 1", "three", "B 2"]
+        again = team(memory=memory)[1]
+        assert again.messages == group.messages
+        assert again.speaker_history == group.speaker_history == ["A", "B"] * 3
     finally:
         server.stop()
 

@@ -83,6 +83,8 @@ class Saver:
 
     def write(self, *writes: Write) -> None:
         """Save, in this order. Returns when it is saved, or when the memory has been waited for in vain."""
+        if not writes:
+            return
         with self._changed:
             self._queue.extend(writes)
             ticket = self._done + len(self._queue)

@@ -21,7 +21,7 @@ from scrubjay.errors import InvalidInput, MissingExtra
 from scrubjay.memory import Memory
 
 from ._messages import Message, fitted, snapshot
-from ._sessions import DEFAULT, Record, Session, State, namespace_of, open_memory, repeats
+from ._sessions import DEFAULT, Record, Session, State, namespace_of, open_memory, quoted, repeats
 from ._tools import memory_tools
 
 T = TypeVar("T")
@@ -65,12 +65,14 @@ class Kept:
     session: str
     state: State
     _session: Session
+    _owner: str
 
-    def _open(self, memory: Memory | str | None, session: str, namespace: str) -> None:
-        self.memory = open_memory(memory, namespace)
+    def _open(self, memory: Memory | str | None, session: str, *names: str) -> None:
+        self.memory = open_memory(memory, namespace_of("autogen", *names))
         self.session = session
         self._session = Session(self.memory, session)
-        self.state = State(self._session)
+        self._owner = "-".join(names)
+        self.state = State(self._session, self._owner)
 
     @property
     def unsaved(self) -> int:
@@ -86,7 +88,7 @@ class Kept:
         erased = self._session.forget(session)
         if session in (None, self._session.name):
             self._start_anew()
-            self.state = State(self._session)
+            self.state = State(self._session, self._owner)
         return erased
 
     def _start_anew(self) -> None:
@@ -135,7 +137,7 @@ class PersistentAgent(ConversableAgent, Kept):
         recall: bool = False,
         remember: bool = False,
     ) -> None:
-        self._open(memory, session, namespace_of("autogen", self.name))
+        self._open(memory, session, self.name)
         self._remembers = remember
         self._records: dict[str, Record] = {}
         self._resent: dict[Any, list[Message]] = {}
@@ -159,8 +161,12 @@ class PersistentAgent(ConversableAgent, Kept):
     def _record(self, peer: Any) -> Record:
         name = _peer_name(peer)
         if name not in self._records:
-            self._records[name] = Record(self._session, f"with:{name}")
+            self._records[name] = Record(self._session, self._key(name))
         return self._records[name]
+
+    def _key(self, peer: str = "") -> str:
+        """Agents that share a memory have conversations of their own in it."""
+        return f"with:{quoted(self.name)}:{quoted(peer)}"
 
     def _take_over(self, peer: Any, messages: list[Message]) -> None:
         """Messages from before the agent was persistent, unless they are the stored ones."""
@@ -184,12 +190,17 @@ class PersistentAgent(ConversableAgent, Kept):
         else:
             writes = self._record(peer).follow(view)
             saved = writes[-1].value if writes else None
-        if saved is not None:
+        if saved is not None and not self._is_told_by(sender, peer):
             said = _readable(saved)
             writes.append(self._session.appended("conversation_history", {"sender": sender, "message": said}))
             if self._remembers and isinstance(said, str) and said.strip():
                 writes.append(self._session.remembered(said, sender))
-            self._session.write(*writes)
+        self._session.write(*writes)
+
+    def _is_told_by(self, sender: str, peer: Any) -> bool:
+        """Whether the sender has put it into the same conversation_history itself: agents may share a memory."""
+        who = peer.groupchat.agent_by_name(sender) if isinstance(peer, GroupChatManager) else peer
+        return sender != self.name and isinstance(who, PersistentAgent) and who._session.is_same_as(self._session)
 
     def _with_context(self, messages: list[Message]) -> list[Message]:
         """What the model is handed, with what is remembered about the last thing said; nothing of it is kept."""
@@ -231,7 +242,7 @@ class PersistentAgent(ConversableAgent, Kept):
     def _save_cleared(self, recipient: Any) -> None:
         if recipient is None and not self._oai_messages:
             self._start_anew()
-            self._session.write(self._session.dropped("with:"))
+            self._session.write(self._session.dropped(self._key()))
         for peer in list(self._oai_messages) if recipient is None else [recipient]:
             if not _keeps_itself(peer):
                 self._session.write(self._record(peer).replace(self._oai_messages[peer]))
@@ -253,6 +264,11 @@ class GroupRecord(Record):
         self.speakers: list[str] = session.get("speaker_history") or []
         self.unseen = 0
         """How many messages, from the first, the members have not been told in this process."""
+
+    def catch_up(self, messages: list[Message]) -> list[Message]:
+        earlier = super().catch_up(messages)
+        self.speakers[:0] = [message.get("name", "") for message in earlier]
+        return earlier
 
     def start_anew(self, rows: list[Message]) -> None:
         """`rows` are what is stored still, if anything is."""
@@ -284,7 +300,7 @@ class PersistentGroupChat(GroupChat, Kept):
         names = _names(self)
         if len(set(names)) < len(names):
             log.warning("members of a group chat are told apart by name after a restart; rename some of %s", names)
-        self._open(memory, session, namespace_of("autogen-groupchat", *names))
+        self._open(memory, session, "groupchat", *names)
         self._record = record = GroupRecord(self._session)
         if not _overlap(record.rows, self.messages):
             self.messages[:0] = record.rows
