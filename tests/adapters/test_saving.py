@@ -63,7 +63,7 @@ def test_a_write_is_stored_when_it_returns(memory):
 def test_what_could_not_be_written_is_written_later_and_in_order(memory, caplog):
     failing = Failing(memory)
     saver = Saver(failing)
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         for number in range(100):
             saver.write(Write("append", "log", number))
         assert saver.down
@@ -72,7 +72,10 @@ def test_what_could_not_be_written_is_written_later_and_in_order(memory, caplog)
         failing.away = False
         assert settled(saver)
     assert memory.get("log") == list(range(100))
-    assert [record.getMessage().split(": ")[1][:7] for record in caplog.records] == ["away. T", "is back"]
+    assert [(record.levelname, record.getMessage().split(": ")[1][:7]) for record in caplog.records] == [
+        ("WARNING", "away. T"),
+        ("INFO", "is back"),
+    ]
     saver.write(Write("append", "log", 100))
     assert memory.tail("log", 1) == [100]
 

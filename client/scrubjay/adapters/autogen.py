@@ -5,7 +5,7 @@
 
 AutoGen calls `_append_oai_message` for every message on every path, sync and async, so that is
 where an agent's messages are saved. It clears histories on its way into each chat; only what the
-user clears is cleared here. Works with pyautogen 0.2.35 to 0.9 and autogen 0.9 to 0.14.
+user clears is cleared here. Tested with pyautogen 0.2.35 and 0.9, and with autogen 0.14.1.
 """
 
 from __future__ import annotations
@@ -240,6 +240,7 @@ class PersistentAgent(ConversableAgent, Kept):
                 view.clear()
 
     def _save_cleared(self, recipient: Any) -> None:
+        self._resent.clear()
         if recipient is None and not self._oai_messages:
             self._start_anew()
             self._session.write(self._session.dropped(self._key()))
@@ -428,7 +429,9 @@ def _direction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool
     the role is that of a sender or of a receiver, whatever the message's own is.
     """
     rest = args[1:]
-    peer = kwargs.get("conversation_id") or next(arg for arg in rest if not isinstance(arg, str | bool))
+    peer = (
+        kwargs["conversation_id"] if "conversation_id" in kwargs else next(arg for arg in rest if hasattr(arg, "name"))
+    )
     role = kwargs.get("role") or next((arg for arg in rest if isinstance(arg, str)), "assistant")
     return peer, role == "assistant"
 
