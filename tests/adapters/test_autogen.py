@@ -662,6 +662,15 @@ def test_persist_takes_a_group_chat_or_its_manager():
     assert texts(team()[1].messages)[4] == "two"
 
 
+def test_persist_takes_a_group_chat_whose_manager_has_copied_it():
+    for number in range(2):
+        agents, group, manager = team(chat=GroupChat)
+        persist(group)
+        talk(agents[0], manager, f"start {number}")
+    assert texts(team()[1].messages) == ["start 0", "B 1", "C 1", "A 1", "start 1", "B 1", "C 1", "A 1"]
+    assert len(agents[1].chat_messages[manager]) == 8
+
+
 def test_messages_that_a_group_chat_is_given_are_saved_and_seen():
     given = [{"role": "user", "name": "A", "content": "earlier"}]
     agents = [says(quiet(ConversableAgent, name)) for name in "AB"]

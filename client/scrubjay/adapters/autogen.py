@@ -225,7 +225,7 @@ class PersistentAgent(ConversableAgent, Kept):
         `conversation_history` still tells what was said; `forget` erases that as well. On its way
         into a chat AutoGen calls this for every agent, and then nothing is cleared.
         """
-        caller = _autogen_caller()
+        caller, _ = _autogen_caller()
         if caller in _RESUMING:
             self._await_resending()
         elif caller != "_prepare_chat" or _keeps_itself(recipient):
@@ -333,8 +333,9 @@ class PersistentGroupChat(GroupChat, Kept):
 
     def reset(self) -> None:
         """Start the chat anew, for the time after a restart too; on AutoGen's way into a chat this changes nothing."""
-        caller = _autogen_caller()
+        caller, manager = _autogen_caller()
         if caller == "_prepare_chat":
+            _replace_copy(manager, self)
             self._record.unseen = len(self.messages)
             return
         super().reset()
@@ -366,16 +367,17 @@ class PersistentGroupChat(GroupChat, Kept):
 
 
 def persist(thing: T, *, memory: Memory | str | None = None, session: str = DEFAULT, **options: Any) -> T:
-    """Make an agent or group chat that exists already persistent, and return it.
+    """Make an agent or group chat that exists already persistent, and return it; a manager stands for its chat.
 
-    Where a manager exists, give that and not its chat, of which it has a copy.
     `memory` is a Memory or a namespace, by default one of the name's own; `session` keeps several
     conversations apart. For agents, `max_messages` and `max_tokens` bound what the model is handed,
     `recall` puts what is remembered about a message before it, and `remember` keeps messages as notes.
     """
     made: Any = thing
     if isinstance(thing, GroupChatManager):
-        _persist_manager(made, persist(made.groupchat, memory=memory, session=session, **options))
+        group = persist(made.groupchat, memory=memory, session=session, **options)
+        _replace_copy(made, group)
+        made._last_speaker = group.last_speaker
         return thing
     if isinstance(thing, Kept):
         raise InvalidInput(f"{thing!r} is persistent already; give memory= and session= where it is made")
@@ -389,10 +391,11 @@ def persist(thing: T, *, memory: Memory | str | None = None, session: str = DEFA
     return thing
 
 
-def _persist_manager(manager: Any, group: Any) -> None:
-    manager._last_speaker = group.last_speaker
+def _replace_copy(manager: Any, group: PersistentGroupChat) -> None:
+    """Let a manager that was made before its chat was persistent work on the chat, and not on its copy from then."""
     for reply in manager._reply_func_list:
-        if isinstance(reply["config"], GroupChat):  # the copy that it was to work on
+        copy = reply["config"]
+        if isinstance(copy, GroupChat) and not isinstance(copy, PersistentGroupChat):
             reply["config"] = group
 
 
@@ -413,13 +416,14 @@ def _persistent(own: Any) -> type:
     raise InvalidInput(f"persist takes a ConversableAgent, a GroupChat or a GroupChatManager, not a {own.__name__}")
 
 
-def _autogen_caller() -> str | None:
-    """Which function of AutoGen's clears: an overridden method is told in no other way why it is called."""
+def _autogen_caller() -> tuple[str | None, Any]:
+    """Which method of AutoGen's clears, and whose: an overridden method is told in no other way why it is called."""
     frame = sys._getframe(2)
     while frame.f_back and frame.f_code.co_name in ("clear_history", "reset"):
         frame = frame.f_back
-    module = str(frame.f_globals.get("__name__"))
-    return frame.f_code.co_name if module.partition(".")[0] == "autogen" else None
+    if str(frame.f_globals.get("__name__")).partition(".")[0] != "autogen":
+        return None, None
+    return frame.f_code.co_name, frame.f_locals.get("self")
 
 
 def _direction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
