@@ -3,23 +3,32 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SERVER := $(VENV)/.server
 ARGS ?=
 
 .DEFAULT_GOAL := check
-.PHONY: setup serve test lint types check bench format clean
+.PHONY: setup serve test stress lint types check bench format clean
 
 setup: $(READY)
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[bench]"
-	@touch $(READY)
+	@touch $(READY) $(SERVER)
 
-serve: $(READY)  ## start the service; make serve ARGS="--port 9000"
+$(SERVER): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[server]"
+	@touch $(SERVER)
+
+serve: $(SERVER)  ## start the service; make serve ARGS="--port 9000"
 	$(BIN)/scrubjay serve $(ARGS)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)
+
+stress: $(READY)  ## kill -9, full disks and races, the long form
+	SCRUBJAY_STRESS=1 $(BIN)/python -m pytest tests/stress -s $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

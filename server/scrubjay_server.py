@@ -13,8 +13,10 @@ import argparse
 import asyncio
 import contextlib
 import functools
+import ipaddress
 import json
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -22,21 +24,34 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import prometheus_client
 import prometheus_client.multiprocess
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic.json_schema import models_json_schema
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
 from scrubjay.drafts import Draft, Question
-from scrubjay.errors import InvalidInput, NotFound, QuotaExceeded, ScrubjayError, ValueTooLarge
+from scrubjay.errors import (
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    QuotaExceeded,
+    ScrubjayError,
+    Unauthenticated,
+    ValueTooLarge,
+)
+from scrubjay.meaning import Meaning
 from scrubjay.names import (
     MAX_NOTES_PAGE,
     MAX_PAGE,
@@ -51,10 +66,12 @@ from scrubjay.names import (
     shown,
 )
 from scrubjay.recall.context import as_context
-from scrubjay.records import Usage, to_time
+from scrubjay.recall.embedding import open_embedder
+from scrubjay.records import Note, Usage, to_time
 from scrubjay.settings import SETTINGS, add_serve_flags, resolve
-from scrubjay.store import items, lists, notes, quotas
+from scrubjay.store import apikeys, items, lists, notes, quotas
 from scrubjay.store.aio import AioStore
+from scrubjay.store.apikeys import Access
 from scrubjay.store.items import Stored
 from scrubjay.store.operation import Operation, Quota
 from scrubjay.store.quotas import Account
@@ -67,6 +84,8 @@ T = TypeVar("T")
 MAX_BODY_BYTES = 2 * MAX_WRITE_BYTES + 2**20
 """What one call may write, with room for escapes and the JSON around it."""
 KEEP_ALIVE_SECONDS = 75
+BUSY_SECONDS = 4.0
+"""How long a write waits for other processes: less than clients wait for their answer."""
 SHUTDOWN_SECONDS = 10
 """How long requests in flight may take to finish after SIGTERM."""
 
@@ -77,16 +96,31 @@ SHUTDOWN_SECONDS = 10
 class PlainRoute(APIRoute):
     """A route that FastAPI describes and otherwise leaves alone."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, path: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__(path, *args, **kwargs)
         self.app = self._answer
+        parts = path.split("/")
+        self._namespace_at = parts.index("{namespace}") if "{namespace}" in parts else None
+        self._reads = (self.methods or set()) <= {"GET", "HEAD"} or parts[-1] in READING_POSTS
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
         try:
-            response = await self.endpoint(Request(scope, receive))
+            self._refuse_slashes(scope)
+            if self.path not in OPEN_PATHS:
+                scope["reads"], scope["access"] = self._reads, await authenticate(request)
+                if scope["access"].read_only and not self._reads:
+                    raise Forbidden("this api key may only read; ask for one that may write")
+            response = await self.endpoint(request)
         except ScrubjayError as error:
             response = failed(error)
         await response(scope, receive, send)
+
+    def _refuse_slashes(self, scope: Scope) -> None:
+        """An encoded slash is decoded before the path is split, and would move the border of the namespace."""
+        raw = scope.get("raw_path") or b""
+        if self._namespace_at is not None and b"%" in raw and b"%2f" in raw.split(b"/")[self._namespace_at].lower():
+            raise InvalidInput("a namespace holds no '/', not even as %2F")
 
 
 class _KeyConvertor(Convertor[str]):
@@ -109,13 +143,108 @@ async def run(request: Request, operation: Operation[T]) -> T:
     return await store.run(operation)
 
 
+async def remember_note(request: Request, namespace: str, draft: Draft) -> tuple[Note, Account]:
+    """Store a note; the model, if there is one, sees it later."""
+    note, account = await run(request, notes.remember(namespace, draft))
+    if meaning := request.app.state.meaning:
+        meaning.add(namespace, note.id)
+    return note, account
+
+
+async def recall_notes(request: Request, namespace: str, question: Question) -> list[Note]:
+    """By words, and by meaning if there is a model."""
+    meaning: Meaning | None = request.app.state.meaning
+    similar = await asyncio.to_thread(meaning.similar, namespace, question.query) if meaning else {}
+    return await run(request, notes.recall(namespace, question, similar))
+
+
 def names(request: Request) -> tuple[str, str]:
     """The namespace and the key in the path."""
     return namespace_of(request), check_key(request.path_params["key"])
 
 
 def namespace_of(request: Request) -> str:
-    return check_namespace(request.path_params["namespace"])
+    """The namespace in the path, if the request may use it.
+
+    What a key may not see is read as a namespace that cannot exist, so that it answers just like one
+    that does not exist, whatever the route.
+    """
+    namespace = check_namespace(request.path_params["namespace"])
+    access: Access = request.scope["access"]
+    if access.sees(namespace):
+        return namespace
+    if request.scope["reads"]:
+        return NOWHERE
+    raise Forbidden(f"this api key may not write to {namespace!r}; its namespaces are {' '.join(access.patterns)}")
+
+
+def missing(request: Request) -> NotFound:
+    """Built from the path alone, so that it says the same of what is hidden and of what is not there."""
+    return NotFound(f"there is no {request.path_params['key']!r} in {request.path_params['namespace']!r}")
+
+
+# ---------------------------------------------------------------- who may do what
+
+OPEN_PATHS = ("/health", "/ready")
+"""For probes: they tell nothing about what is stored."""
+READING_POSTS = ("read", "recall", "context", "inject-context")
+"""The last part of a path that is posted to and changes nothing."""
+NOWHERE = "/"
+"""A name that no namespace can have."""
+
+
+async def authenticate(request: Request) -> Access:
+    """What the request may do, by its api key; while there are none, everything, but only from this machine."""
+    access = await run(request, apikeys.admit(given_key(request)))
+    if access is None:
+        raise Unauthenticated(
+            "this server needs an api key that it knows: set SCRUBJAY_API_KEY, or send Authorization: Bearer …;"
+            " `scrubjay key issue` makes one"
+        )
+    if access is apikeys.EVERYTHING:
+        refuse_strangers(request)
+    return access
+
+
+def given_key(request: Request) -> str | None:
+    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return credentials.strip()
+    return request.headers.get("x-api-key")
+
+
+def refuse_strangers(request: Request) -> None:
+    """A web page can make a browser write to localhost, directly or through a name that it points there."""
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    if not is_here(host) and _hostname(host) != resolve("host"):
+        raise Forbidden(f"without api keys this server answers only to its own names, not to {host[:80]!r}")
+    if origin is not None and urlsplit(origin).netloc != host:
+        raise Forbidden(f"without api keys this server takes no requests from web pages of {origin[:80]!r}")
+
+
+@functools.lru_cache(64)
+def is_here(host: str) -> bool:
+    """Whether a Host header, or an address to listen on, means this machine alone."""
+    name = _hostname(host)
+    try:
+        return name == "localhost" or ipaddress.ip_address(name or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _hostname(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def need_admin(request: Request) -> None:
+    if not request.scope["access"].admin:
+        raise Forbidden("this takes an admin key: scrubjay key issue --admin")
+
+
+# ---------------------------------------------------------------- answers
 
 
 def query_count(request: Request, name: str, default: int, *, least: int = 0, most: int = 2**53) -> int:
@@ -136,7 +265,7 @@ async def read_object(request: Request) -> dict[str, Any]:
             raise ValueTooLarge(
                 f"the body has more than {MAX_BODY_BYTES} bytes; one call writes at most {MAX_WRITE_BYTES}"
             )
-    fields = decode_body(bytes(body))
+    fields = decode_body(bytes(body)) if body else {}
     if not isinstance(fields, dict):
         raise InvalidInput("the body is a JSON object")
     return fields
@@ -280,7 +409,11 @@ class NumberBody(BaseModel):
 
 
 class ValuesBody(BaseModel):
-    values: dict[str, JsonValue] = Field(description="null deletes")
+    values: dict[str, JsonValue]
+
+
+class UpdatedBody(BaseModel):
+    updated: int
 
 
 class NamespacesBody(BaseModel):
@@ -292,20 +425,30 @@ class StatusBody(BaseModel):
     version: str
 
 
-class SetBody(BaseModel):
+class Strict(BaseModel):
+    """What is sent: a field that nobody reads is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SetBody(Strict):
     value: JsonValue = Field(description="any JSON; null deletes")
     ttl: float | None = Field(None, description="seconds", gt=0)
 
 
-class AppendBody(BaseModel):
+class UpdateBody(Strict):
+    values: dict[str, JsonValue] = Field(description="null deletes")
+
+
+class AppendBody(Strict):
     items: list[JsonValue]
 
 
-class IncrBody(BaseModel):
+class IncrBody(Strict):
     by: float = 1
 
 
-class ReadBody(BaseModel):
+class ReadBody(Strict):
     keys: list[str]
 
 
@@ -332,7 +475,7 @@ class ContextBody(BaseModel):
     context: str
 
 
-class RememberBody(BaseModel):
+class RememberBody(Strict):
     content: str
     type: str | None = None
     tags: list[str] | None = None
@@ -343,7 +486,7 @@ class RememberBody(BaseModel):
     metadata: dict[str, JsonValue] | None = None
 
 
-class RecallBody(BaseModel):
+class RecallBody(Strict):
     query: str
     limit: int = Field(5, ge=1, le=MAX_RECALL)
     type: str | None = None
@@ -358,22 +501,14 @@ class InjectBody(RecallBody):
     max_tokens: int = Field(400, ge=0)
 
 
-class QuotaBody(BaseModel):
+class QuotaBody(Strict):
     writes_per_day: int | None = Field(None, ge=0, description="0 = no limit, null = the server's default")
     max_bytes: int | None = Field(None, ge=0, description="0 = no limit, null = the server's default")
 
 
-_NAMESPACE = {
-    "name": "namespace",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "minLength": 1, "maxLength": 128},
-}
-_KEY = {
-    "name": "key",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "minLength": 1, "maxLength": 512},
+_NAMES: dict[str, dict[str, Any]] = {
+    "namespace": {"minLength": 1, "maxLength": 128, "pattern": r"^[^/\x00-\x1f\x7f-\x9f]+$"},
+    "key": {"minLength": 1, "maxLength": 512},
 }
 _IF_MATCH = {
     "name": "If-Match",
@@ -390,6 +525,8 @@ _IF_NONE = {
 _WHY = {
     304: "not changed",
     400: "the request cannot be right",
+    401: "an api key is needed",
+    403: "the api key does not allow this",
     404: "there is nothing of that name",
     409: "the stored value is of another kind",
     412: "the stored value has another version",
@@ -398,7 +535,8 @@ _WHY = {
     503: "the database cannot do it now",
     507: "no storage left",
 }
-_WRITES = (413, 429, 503, 507)
+WRITES = (413, 429, 503, 507)
+_bodies: set[type[BaseModel]] = set()
 
 
 def described(
@@ -407,27 +545,31 @@ def described(
     body: type[BaseModel] | None = None,
     query: Mapping[str, dict[str, Any]] | None = None,
     headers: tuple[dict[str, Any], ...] = (),
+    bare: bool = False,
 ) -> dict[str, Any]:
     """What FastAPI cannot see in a plain route: its parameters, its body, and every status it answers."""
     extra: dict[str, Any] = {
         "parameters": [
-            *([_NAMESPACE] if "{namespace}" in path else []),
-            *([_KEY] if "{key" in path else []),
+            *(
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string", **_NAMES.get(name, {})}}
+                for name in re.findall(r"{(\w+)", path)
+            ),
             *({"name": name, "in": "query", "schema": schema} for name, schema in (query or {}).items()),
             *headers,
         ]
     }
     if body:
-        extra["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": body.model_json_schema()}},
-        }
+        _bodies.add(body)
+        schema = {"$ref": f"#/components/schemas/{body.__name__}"}
+        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     statuses = {*errors, 400, 503} if "{" in path else set(errors)
+    if path not in OPEN_PATHS:
+        statuses |= {401, 403}
     return {
         "path": path,
         "openapi_extra": extra,
         "responses": {
-            status: {"description": _WHY[status], **({} if status == 304 else {"model": ErrorBody})}
+            status: {"description": _WHY[status], **({} if status == 304 or bare else {"model": ErrorBody})}
             for status in sorted(statuses)
         },
     }
@@ -446,23 +588,23 @@ async def get_item(request: Request) -> Response:
     namespace, key = names(request)
     stored = await run(request, items.read_item(namespace, key))
     if stored is None:
-        return failed(NotFound(f"there is no {key!r} in {namespace!r}"))
+        return failed(missing(request))
     etag = f'"{stored.version}"'
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers={"ETag": etag})
     return json_response(item_json(key, stored), headers={"ETag": etag})
 
 
-@v1.head(**described(_ITEM, 404), response_model=None)
+@v1.head(**described(_ITEM, 404, bare=True), response_class=Response)
 async def head_item(request: Request) -> Response:
-    """Whether there is a value, and its version as ETag."""
+    """Whether there is a value, and its version as ETag: "0" if there is none."""
     version = await run(request, items.find_version(*names(request)))
     if version is None:
-        return Response(status_code=404)
+        return Response(status_code=404, headers={"ETag": '"0"'})
     return Response(headers={"ETag": f'"{version}"'})
 
 
-@v1.put(**described(_ITEM, 412, *_WRITES, body=SetBody, headers=(_IF_MATCH, _IF_NONE)), response_model=VersionBody)
+@v1.put(**described(_ITEM, 412, *WRITES, body=SetBody, headers=(_IF_MATCH, _IF_NONE)), response_model=VersionBody)
 async def set_item(request: Request) -> Response:
     """Store any JSON value; null deletes."""
     namespace, key = names(request)
@@ -482,7 +624,7 @@ async def delete_item(request: Request) -> Response:
     found, account = await run(request, items.delete_item(namespace, key, expected_version(request)))
     headers = quota_headers(account.usage())
     if not found:
-        return failure(404, NotFound.code, f"there is no {key!r} in {namespace!r}", headers)
+        return failure(404, NotFound.code, missing(request).detail, headers)
     return Response(status_code=204, headers=headers)
 
 
@@ -510,7 +652,7 @@ async def list_keys(request: Request) -> Response:
     return json_response({"keys": await run(request, items.list_keys(namespace, prefix, after, limit))})
 
 
-@v1.patch(**described(f"{_NS}/items", *_WRITES, body=ValuesBody), response_model=VersionBody)
+@v1.patch(**described(f"{_NS}/items", *WRITES, body=UpdateBody), response_model=UpdatedBody)
 async def update_items(request: Request) -> Response:
     """Store several values, all of them or none; null deletes."""
     namespace = namespace_of(request)
@@ -547,7 +689,7 @@ async def read_many(request: Request) -> Response:
 _LIST = f"{_NS}/lists/{{key:key}}"
 
 
-@v1.post(**described(_LIST, 409, *_WRITES, body=AppendBody), response_model=LengthBody)
+@v1.post(**described(_LIST, 409, *WRITES, body=AppendBody), response_model=LengthBody)
 async def append_items(request: Request) -> Response:
     """Add to the end of a list, which is made if there is none."""
     namespace, key = names(request)
@@ -571,7 +713,7 @@ async def read_tail(request: Request) -> Response:
     return json_response(f'{{"items":[{",".join(texts)}]}}')
 
 
-@v1.post(**described(f"{_NS}/counters/{{key:key}}", 409, *_WRITES, body=IncrBody), response_model=NumberBody)
+@v1.post(**described(f"{_NS}/counters/{{key:key}}", 409, *WRITES, body=IncrBody), response_model=NumberBody)
 async def increment(request: Request) -> Response:
     """Add to a number, from 0 if there is none."""
     namespace, key = names(request)
@@ -587,11 +729,11 @@ _NOTES = f"{_NS}/notes"
 _QUESTION = tuple(RecallBody.model_fields)
 
 
-@v1.post(**described(_NOTES, *_WRITES, body=RememberBody), response_model=NoteBody)
+@v1.post(**described(_NOTES, *WRITES, body=RememberBody), response_model=NoteBody)
 async def remember(request: Request) -> Response:
     """Remember a text; the same content once more refreshes the note."""
     draft = Draft.check(**await read_fields(request, *RememberBody.model_fields))
-    note, account = await run(request, notes.remember(namespace_of(request), draft))
+    note, account = await remember_note(request, namespace_of(request), draft)
     return written(note.to_json(), account)
 
 
@@ -633,7 +775,7 @@ async def clear_notes(request: Request) -> Response:
 async def recall(request: Request) -> Response:
     """The notes that answer best, best first."""
     question = Question.check(**await read_fields(request, *_QUESTION))
-    found = await run(request, notes.recall(namespace_of(request), question))
+    found = await recall_notes(request, namespace_of(request), question)
     return json_response({"notes": [note.to_json() for note in found]})
 
 
@@ -642,7 +784,7 @@ async def inject_context(request: Request) -> Response:
     """What is remembered about this, as text for a system prompt; empty when nothing fits."""
     fields = {"limit": 8, **await read_fields(request, *_QUESTION, "max_tokens")}
     max_tokens = check_count("max_tokens", fields.pop("max_tokens", 400))
-    found = await run(request, notes.recall(namespace_of(request), Question.check(**fields)))
+    found = await recall_notes(request, namespace_of(request), Question.check(**fields))
     return json_response({"context": as_context(found, max_tokens)})
 
 
@@ -653,7 +795,7 @@ async def forget(request: Request) -> Response:
     found, account = await run(request, notes.forget(namespace, note_id))
     headers = quota_headers(account.usage())
     if not found:
-        return failure(404, NotFound.code, f"there is no note {shown(note_id)} in {namespace!r}", headers)
+        return failure(404, NotFound.code, f"there is no note {shown(note_id)}", headers)
     return Response(status_code=204, headers=headers)
 
 
@@ -667,13 +809,15 @@ async def clear_all(request: Request) -> Response:
 @v1.get(**described(f"{_NS}/usage"), response_model=UsageBody)
 async def read_usage(request: Request) -> Response:
     """What the namespace holds, its writes today, its limits."""
-    return json_response((await run(request, quotas.read_usage(namespace_of(request)))).to_json())
+    used = await run(request, quotas.read_usage(namespace_of(request)))
+    return json_response({**used.to_json(), "namespace": request.path_params["namespace"]})
 
 
 @v1.patch(**described(f"{_NS}/quota", 413, body=QuotaBody), response_model=UsageBody)
 async def set_quota(request: Request) -> Response:
     """Limit a namespace; a limit that is not named stays as it is."""
     namespace = namespace_of(request)
+    need_admin(request)
     limits = await read_fields(request, None, "writes_per_day", "max_bytes")
     for name, limit in limits.items():
         if limit is not None:
@@ -683,8 +827,63 @@ async def set_quota(request: Request) -> Response:
 
 @v1.get(**described("/v1/namespaces", 503), response_model=NamespacesBody)
 async def list_namespaces(request: Request) -> Response:
-    """Every namespace that was ever written to."""
-    return json_response({"namespaces": await run(request, quotas.list_namespaces())})
+    """Every namespace that was ever written to, of those that the api key sees."""
+    access: Access = request.scope["access"]
+    every = await run(request, quotas.list_namespaces())
+    return json_response({"namespaces": [namespace for namespace in every if access.sees(namespace)]})
+
+
+class ApiKeyBody(BaseModel):
+    id: str
+    name: str
+    namespaces: list[str]
+    read_only: bool
+    admin: bool
+    created_at: str
+
+
+class ApiKeysBody(BaseModel):
+    apikeys: list[ApiKeyBody]
+
+
+class IssueBody(Strict):
+    name: str
+    namespaces: list[str] = Field(["*"], description="patterns, such as support-*")
+    read_only: bool = False
+    admin: bool = False
+
+
+class IssuedBody(ApiKeyBody):
+    key: str = Field(description="the key itself, shown only now")
+
+
+@v1.post(**described("/v1/apikeys", 400, 413, 503, body=IssueBody), response_model=IssuedBody)
+async def issue_apikey(request: Request) -> Response:
+    """Issue an api key; from the first on, every request needs one."""
+    need_admin(request)
+    fields = await read_fields(request, "name", "namespaces", "read_only", "admin")
+    patterns, flags = fields.get("namespaces", ["*"]), [fields.get(flag, False) for flag in ("read_only", "admin")]
+    if not isinstance(patterns, list) or not patterns or not all(isinstance(flag, bool) for flag in flags):
+        raise InvalidInput("namespaces is a list of patterns; read_only and admin are true or false")
+    identity, secret = apikeys.make()
+    made = await run(request, apikeys.issue(identity, secret, fields["name"], tuple(patterns), *flags))
+    return json_response({**made.to_json(), "key": secret})
+
+
+@v1.get(**described("/v1/apikeys", 503), response_model=ApiKeysBody)
+async def list_apikeys(request: Request) -> Response:
+    """The api keys, without the keys themselves."""
+    need_admin(request)
+    return json_response({"apikeys": [made.to_json() for made in await run(request, apikeys.list_all())]})
+
+
+@v1.delete(**described("/v1/apikeys/{id}", 404), status_code=204, response_model=None)
+async def revoke_apikey(request: Request) -> Response:
+    """Revoke an api key, at once."""
+    need_admin(request)
+    if not await run(request, apikeys.revoke(request.path_params["id"])):
+        raise NotFound("there is no such api key")
+    return Response(status_code=204)
 
 
 @v1.get(**described("/health"), response_model=StatusBody)
@@ -700,7 +899,7 @@ async def ready(request: Request) -> Response:
     return json_response({"status": "ready", "version": __version__})
 
 
-@v1.get(**described("/metrics"), response_model=None)
+@v1.get(**described("/metrics"), response_class=PlainTextResponse)
 async def metrics(_request: Request) -> Response:
     """For Prometheus."""
     registry = _REGISTRY
@@ -749,7 +948,11 @@ class Service(FastAPI):
             else:
                 await failed(InvalidInput("the address holds bytes that are not UTF-8"))(scope, receive, watch)
         except HTTPException as error:  # Starlette's word for no such path, no such method
+            if error.status_code == 405:
+                error.headers = {"Allow": ", ".join(sorted(self._methods(scope)))}
             await _refused(error)(scope, receive, watch)
+        except ClientDisconnect:  # nobody is left to answer
+            status = 499
         except Exception:
             if not status:
                 await failed(ScrubjayError("the server made a mistake; its log has the details"))(scope, receive, watch)
@@ -759,6 +962,20 @@ class Service(FastAPI):
             _counted(scope["method"], route, status).inc()
             _timed(route).observe(time.perf_counter() - started)
 
+    def _methods(self, scope: Scope) -> set[str]:
+        """All methods of a path, of which each has a route of its own."""
+        matching = [route for route in self.router.routes if route.matches(scope)[0] is not Match.NONE]
+        return {method for route in matching for method in getattr(route, "methods", None) or ()}
+
+    def openapi(self) -> dict[str, Any]:
+        """FastAPI's document, with the bodies that plain routes read themselves."""
+        if not self.openapi_schema:
+            document = super().openapi()
+            models: list[Any] = [(body, "validation") for body in sorted(_bodies, key=lambda body: body.__name__)]
+            _, bodies = models_json_schema(models, ref_template="#/components/schemas/{model}")
+            document["components"]["schemas"] |= bodies["$defs"]
+        return self.openapi_schema or {}
+
 
 # prometheus_client looks its labels up under a lock; there are only a few dozen combinations.
 _counted = functools.cache(_REQUESTS.labels)
@@ -767,7 +984,8 @@ _timed = functools.cache(_SECONDS.labels)
 
 def _refused(error: HTTPException) -> Response:
     if error.status_code == 404:
-        return failure(404, NotFound.code, "there is no such path; /docs lists them")
+        # Not the code of a key that is not there: a client with a wrong URL must not take it for that.
+        return failure(404, "no_such_path", "there is no such path; is the URL right? /docs lists them")
     code = "method_not_allowed" if error.status_code == 405 else "http_error"
     return failure(error.status_code, code, str(error.detail), error.headers)
 
@@ -786,8 +1004,11 @@ def _is_text(scope: Scope) -> bool:
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     quota = Quota(resolve("writes_per_day"), resolve("max_bytes"))
-    async with AioStore(SqliteStore(resolve("path"), durability=resolve("durability"), quota=quota)) as store:
+    file = SqliteStore(resolve("path"), durability=resolve("durability"), quota=quota, patience=BUSY_SECONDS)
+    async with AioStore(file) as store:
         app.state.store = store
+        choice = resolve("embedder")
+        app.state.meaning = Meaning(file, choice) if choice else None
         sweeper = asyncio.create_task(_sweep_forever(store))
         try:
             yield
@@ -844,13 +1065,18 @@ def serve(arguments: argparse.Namespace) -> int:
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     try:
-        # The file is opened once before anything is promised: a bad path or a newer format is told here.
-        SqliteStore(resolve("path"), durability=resolve("durability")).close()
+        # The file is opened once before anything is promised: a bad path or a newer format is told here,
+        # and so is a model that is not there.
+        store = SqliteStore(resolve("path"), durability=resolve("durability"))
+        if resolve("embedder"):
+            open_embedder(resolve("embedder"))
         listener = _listen(config.host, config.port)
+        first_key = None if is_here(config.host) else _first_key(store)
+        store.close()
     except ScrubjayError as error:
         print(f"scrubjay: {error}", file=sys.stderr)
         return 1
-    print(banner(listener), flush=True)
+    print(banner(listener, first_key), flush=True)
     with tempfile.TemporaryDirectory(prefix="scrubjay-metrics-") as folder:
         if workers > 1:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
@@ -876,13 +1102,23 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def banner(listener: socket.socket) -> str:
+def _first_key(store: SqliteStore) -> str | None:
+    """A server that others can reach is never open: if there is no api key yet, here is one."""
+    if store.run(apikeys.list_all()):
+        return None
+    identity, secret = apikeys.make()
+    store.run(apikeys.issue(identity, secret, "first start", ("*",), False, True))
+    return secret
+
+
+def banner(listener: socket.socket, first_key: str | None) -> str:
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     writes, size = resolve("writes_per_day"), resolve("max_bytes")
     allowed = f"{writes:,} writes a day" if writes else "unlimited writes"
     held = f"{size:,} bytes" if size else "unlimited storage"
-    return f"""Scrubjay {__version__} is serving at {url}
+    key = f"\n  api key  {first_key}   (admin; shown only now: give it as SCRUBJAY_API_KEY)" if first_key else ""
+    return f"""Scrubjay {__version__} is serving at {url}{key}
   data     {Path(resolve("path")).expanduser()}
   quotas   {allowed} and {held} for each namespace; reads are free
   try      SCRUBJAY_URL={url} scrubjay set my-agent greeting hello

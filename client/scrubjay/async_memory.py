@@ -10,16 +10,36 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from os import PathLike
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+from .forks import watch_forks
 from .memory import Memory
 from .records import Item, Note, Usage
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-_threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="scrubjay")
+
+class _Threads:
+    """The threads of this process; a forked child has none of its parent's."""
+
+    def __init__(self) -> None:
+        self._start()
+        watch_forks(self)
+
+    def _start(self) -> None:
+        self.pool = ThreadPoolExecutor(max_workers=16, thread_name_prefix="scrubjay")
+
+    def before_fork(self) -> None: ...
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:
+            self._start()
+
+
+_threads = _Threads()
 
 
 class AsyncMemory:
@@ -30,11 +50,12 @@ class AsyncMemory:
         namespace: str,
         *,
         url: str | None = None,
-        path: str | None = None,
+        path: str | PathLike[str] | None = None,
         durability: str | None = None,
         timeout: float | None = None,
+        api_key: str | None = None,
     ) -> None:
-        self._memory = Memory(namespace, url=url, path=path, durability=durability, timeout=timeout)
+        self._memory = Memory(namespace, url=url, path=path, durability=durability, timeout=timeout, api_key=api_key)
         self.namespace = self._memory.namespace
 
     async def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int:
@@ -183,4 +204,4 @@ class AsyncMemory:
 
 
 async def _on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    return await asyncio.get_running_loop().run_in_executor(_threads, partial(verb, *args, **kwargs))
+    return await asyncio.get_running_loop().run_in_executor(_threads.pool, partial(verb, *args, **kwargs))

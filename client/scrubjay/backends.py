@@ -9,15 +9,19 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .drafts import Draft, Question
-from .forks import renew_after_fork
+from .forks import watch_forks
 from .names import MAX_PAGE
-from .records import Item, Note, Usage
-from .store import items, lists, notes, quotas
+from .records import ApiKey, Item, Note, Usage
+from .settings import resolve
+from .store import apikeys, items, lists, notes, quotas
 from .store.sqlite import SqliteStore
 from .values import decode
+
+if TYPE_CHECKING:
+    from .meaning import Meaning
 
 
 class Backend(Protocol):
@@ -46,6 +50,9 @@ class Backend(Protocol):
     def usage(self, namespace: str) -> Usage: ...
     def set_quota(self, namespace: str, changes: Mapping[str, int | None]) -> Usage: ...
     def namespaces(self) -> list[str]: ...
+    def issue_apikey(self, name: str, patterns: tuple[str, ...], *, read_only: bool, admin: bool) -> str: ...
+    def apikeys(self) -> list[ApiKey]: ...
+    def revoke_apikey(self, identity: str) -> bool: ...
     def close(self) -> None: ...
 
     @property
@@ -62,6 +69,7 @@ class LocalBackend:
     def __init__(self, path: str, durability: str) -> None:
         self._store = _stores.borrow(path, durability)
         self.place = str(self._store.path)
+        self._meaning = _open_meaning(self._store)
         # Nobody who writes three lines calls close(): garbage collection and exit do it too.
         self.close = weakref.finalize(self, _stores.give_back, self._store)
 
@@ -105,10 +113,14 @@ class LocalBackend:
         self._store.run(items.update_items(namespace, texts))
 
     def remember(self, namespace: str, draft: Draft) -> Note:
-        return self._store.run(notes.remember(namespace, draft))[0]
+        note = self._store.run(notes.remember(namespace, draft))[0]
+        if self._meaning:
+            self._meaning.add(namespace, note.id)
+        return note
 
     def recall(self, namespace: str, question: Question) -> list[Note]:
-        return self._store.run(notes.recall(namespace, question))
+        similar = self._meaning.similar(namespace, question.query) if self._meaning else {}
+        return self._store.run(notes.recall(namespace, question, similar))
 
     def forget(self, namespace: str, note_id: str) -> bool:
         return self._store.run(notes.forget(namespace, note_id))[0]
@@ -127,6 +139,27 @@ class LocalBackend:
     def namespaces(self) -> list[str]:
         return self._store.run(quotas.list_namespaces())
 
+    def issue_apikey(self, name: str, patterns: tuple[str, ...], *, read_only: bool, admin: bool) -> str:
+        identity, secret = apikeys.make()
+        self._store.run(apikeys.issue(identity, secret, name, patterns, read_only, admin))
+        return secret
+
+    def apikeys(self) -> list[ApiKey]:
+        return self._store.run(apikeys.list_all())
+
+    def revoke_apikey(self, identity: str) -> bool:
+        return self._store.run(apikeys.revoke(identity))
+
+
+def _open_meaning(store: SqliteStore) -> Meaning | None:
+    """None unless a model is chosen: then words are all there is, and nothing needs to be installed."""
+    choice = resolve("embedder")
+    if not choice:
+        return None
+    from .meaning import Meaning  # noqa: PLC0415 - `import scrubjay` stays light
+
+    return Meaning(store, choice)
+
 
 class _Stores:
     """One store for all handles on a file: a web handler that makes a Memory per request
@@ -136,12 +169,18 @@ class _Stores:
     def __init__(self) -> None:
         self._open: dict[tuple[Path, str], SqliteStore] = {}
         self._borrowers: dict[tuple[Path, str], int] = {}
-        self.after_fork()
-        renew_after_fork(self)
+        self._start()
+        watch_forks(self)
 
-    def after_fork(self) -> None:
+    def _start(self) -> None:
         # Reentrant: the collector may end another Memory, and so give its store back, while this thread borrows.
         self._lock = threading.RLock()
+
+    def before_fork(self) -> None: ...
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:
+            self._start()
 
     def borrow(self, path: str, durability: str) -> SqliteStore:
         at = (Path(path).expanduser().resolve(), durability)

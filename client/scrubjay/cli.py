@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -11,10 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import MissingExtra, ScrubjayError
-from .memory import Memory
+from .backends import Backend
+from .errors import InvalidInput, MissingExtra, ScrubjayError
+from .memory import Memory, open_backend
 from .records import Note, Usage
 from .settings import add_serve_flags, checked, parse_count, parse_seconds, parse_size, resolve
+from .store.sqlite import SqliteStore
+from .values import decode_body, encode
 from .version import __version__
 
 Command = Callable[[argparse.Namespace], int]
@@ -22,6 +27,8 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a character shows its number
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return int(arguments.run(arguments))
     except ScrubjayError as error:
@@ -108,10 +115,39 @@ def forget(arguments: argparse.Namespace) -> int:
     return 0 if found else 1
 
 
+def reindex(arguments: argparse.Namespace) -> int:
+    from .meaning import Meaning  # noqa: PLC0415 - nobody else needs it
+
+    choice = resolve("embedder")
+    if not choice:
+        raise InvalidInput("no model is chosen, and words need no reindexing; set SCRUBJAY_EMBEDDER")
+    store = SqliteStore(resolve("path", arguments.path))
+    try:
+        meaning = Meaning(store, choice)
+        for done, total in meaning.reindex():
+            bar = "#" * (40 * done // total)
+            print(f"\r[{bar:40}] {done:,} of {total:,} notes", end="", file=sys.stderr, flush=True)
+        print(f"\nall notes are indexed by {meaning.embedder.name}", file=sys.stderr)
+    finally:
+        store.close()
+    return 0
+
+
+def compact(arguments: argparse.Namespace) -> int:
+    store = SqliteStore(resolve("path", arguments.path))
+    try:
+        store.sweep()
+        store.compact()
+        print(_disk(store.path))
+    finally:
+        store.close()
+    return 0
+
+
 def namespaces(arguments: argparse.Namespace) -> int:
-    # Any handle will do: the list belongs to the store, not to one namespace.
-    with Memory("-", url=arguments.url, path=arguments.path) as memory:
-        print("\n".join(memory.namespaces()))
+    with _store(arguments) as store:
+        for namespace in store.namespaces():
+            print(namespace)
     return 0
 
 
@@ -130,6 +166,34 @@ def quota(arguments: argparse.Namespace) -> int:
     with _memory(arguments) as memory:
         print(_usage(memory.set_quota(**changes) if changes else memory.usage()))
     return 0
+
+
+def key_issue(arguments: argparse.Namespace) -> int:
+    """Shown once: it is stored nowhere."""
+    patterns = tuple(arguments.namespaces or ["*"])
+    with _store(arguments) as store:
+        secret = store.issue_apikey(arguments.name, patterns, read_only=arguments.read_only, admin=arguments.admin)
+    print(secret)
+    print("Keep it: it is shown only now. Give it to clients as SCRUBJAY_API_KEY.", file=sys.stderr)
+    return 0
+
+
+def key_list(arguments: argparse.Namespace) -> int:
+    with _store(arguments) as store:
+        for apikey in store.apikeys():
+            may = "admin" if apikey.admin else "read-only" if apikey.read_only else "read-write"
+            print(
+                f"{apikey.id}  {may:10}  {' '.join(apikey.namespaces):20}  {apikey.created_at:%Y-%m-%d}  {apikey.name}"
+            )
+    return 0
+
+
+def key_revoke(arguments: argparse.Namespace) -> int:
+    with _store(arguments) as store:
+        found = store.revoke_apikey(arguments.id)
+    if not found:
+        print(f"scrubjay: there is no api key {arguments.id!r}; `scrubjay key list` shows them", file=sys.stderr)
+    return 0 if found else 1
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -151,7 +215,6 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 def _examine_file(path: Path) -> int:
     from .store import audit  # noqa: PLC0415 - nobody else needs it
-    from .store.sqlite import SqliteStore  # noqa: PLC0415
 
     print(f"file     {path}")
     if not path.exists():
@@ -176,7 +239,8 @@ def _examine_file(path: Path) -> int:
 
 
 def _disk(path: Path) -> str:
-    taken = sum(part.stat().st_size for part in path.parent.glob(f"{path.name}*"))
+    parts = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")]
+    taken = sum(part.stat().st_size for part in parts if part.exists())
     return f"{taken:,} bytes on disk, {shutil.disk_usage(path.parent).free:,} free"
 
 
@@ -185,11 +249,18 @@ def _examine_server(url: str) -> int:
 
     print(f"server   {url}")
     try:
-        print(f"ok       answers, version {HttpBackend(url, resolve('timeout')).health()['version']}")
+        print(
+            f"ok       answers, version {HttpBackend(url, resolve('timeout'), resolve('api_key')).health()['version']}"
+        )
     except ScrubjayError as error:
         print(f"FAULT    {error}")
         return 1
     return 0
+
+
+def _store(arguments: argparse.Namespace) -> contextlib.closing[Backend]:
+    """What belongs to the whole store and not to one namespace."""
+    return contextlib.closing(open_backend(url=arguments.url, path=arguments.path))
 
 
 def _memory(arguments: argparse.Namespace) -> Memory:
@@ -203,9 +274,11 @@ def _value(text: str, arguments: argparse.Namespace) -> Any:
     if arguments.text:
         return text
     try:
-        return json.loads(text)
-    except ValueError:
+        value = decode_body(text)
+        encode(value)
+    except InvalidInput:  # no JSON, or nothing that JSON carries
         return text
+    return value
 
 
 def _show(value: Any) -> None:
@@ -281,6 +354,21 @@ def _parser() -> argparse.ArgumentParser:
     limiter = command("quota", quota, "print or change the limits of a namespace", "namespace")
     for flag, parse in (("--writes-per-day", parse_count), ("--max-bytes", parse_size)):
         limiter.add_argument(flag, type=_limit(parse), metavar="N", help="0 = no limit; default = the server's")
+    keys_ = commands.add_parser("key", help="issue, list and revoke api keys").add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
+    issuer = keys_.add_parser("issue", parents=[where], help="issue an api key and print it once")
+    issuer.add_argument("--name", default="unnamed", help="who it is for")
+    issuer.add_argument("--namespaces", action="append", metavar="PATTERN", help="such as 'support-*'; may be repeated")
+    issuer.add_argument("--read-only", action="store_true")
+    issuer.add_argument("--admin", action="store_true", help="may also change quotas and api keys")
+    issuer.set_defaults(run=key_issue)
+    keys_.add_parser("list", parents=[where], help="list api keys").set_defaults(run=key_list)
+    revoker = keys_.add_parser("revoke", parents=[where], help="revoke an api key, at once")
+    revoker.add_argument("id", metavar="ID")
+    revoker.set_defaults(run=key_revoke)
+
+    command("compact", compact, "write the file anew: smaller, and without a trace of what was erased")
     command("doctor", doctor, "check the file, and the server if there is one")
     return parser
 
@@ -299,6 +387,7 @@ def _add_note_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         parser.add_argument("--type", help="such as decision, preference, fact")
         parser.add_argument("--tag", action="append", help="may be given several times")
         parser.add_argument("--session", help="the conversation it belongs to")
+    command("reindex", reindex, "show the model of SCRUBJAY_EMBEDDER the notes that it has not seen")
     command("forget", forget, "erase a note for good", "namespace", "note_id")
 
 

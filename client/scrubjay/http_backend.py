@@ -10,10 +10,10 @@ from urllib.parse import quote, urlencode
 from .backends import MISSING
 from .drafts import Draft, Question
 from .errors import NotFound, ScrubjayError, Unavailable, from_wire
-from .names import MAX_NOTES_PAGE, MAX_PAGE
-from .records import Item, Note, Usage
+from .names import MAX_NOTES_PAGE, MAX_PAGE, check_header
+from .records import ApiKey, Item, Note, Usage
 from .version import __version__
-from .wire import open_wire
+from .wire import Answer, NoAnswer, open_wire
 
 _HEADERS = {
     "User-Agent": f"scrubjay/{__version__}",
@@ -25,8 +25,11 @@ _HEADERS = {
 class HttpBackend:
     """A server, over kept-alive connections."""
 
-    def __init__(self, url: str, timeout: float) -> None:
+    def __init__(self, url: str, timeout: float, api_key: str | None = None) -> None:
         self.place = url.rstrip("/")
+        self._headers = dict(_HEADERS)
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {check_header('api_key', api_key)}"
         self._wire = open_wire(self.place, timeout)
 
     def get(self, namespace: str, key: str) -> Any:
@@ -38,7 +41,10 @@ class HttpBackend:
         return None if data is None else Item.from_json(data)
 
     def contains(self, namespace: str, key: str) -> bool:
-        return self._find("HEAD", _item(namespace, key)) is not None
+        answer = self._send("HEAD", _item(namespace, key))
+        if "etag" in answer.headers:  # "0" when there is nothing
+            return answer.status == 200
+        return self._find("GET", _item(namespace, key)) is not None  # a HEAD cannot say why it failed
 
     def set(self, namespace: str, key: str, text: str, ttl: float | None, if_version: int | None) -> int:
         body = f'{{"value":{text}}}' if ttl is None else f'{{"value":{text},"ttl":{json.dumps(ttl)}}}'
@@ -98,6 +104,16 @@ class HttpBackend:
     def namespaces(self) -> list[str]:
         return list(self._call("GET", "/v1/namespaces")["namespaces"])
 
+    def issue_apikey(self, name: str, patterns: tuple[str, ...], *, read_only: bool, admin: bool) -> str:
+        asked = {"name": name, "namespaces": patterns, "read_only": read_only, "admin": admin}
+        return str(self._call("POST", "/v1/apikeys", json.dumps(asked))["key"])
+
+    def apikeys(self) -> list[ApiKey]:
+        return [ApiKey.from_json(data) for data in self._call("GET", "/v1/apikeys")["apikeys"]]
+
+    def revoke_apikey(self, identity: str) -> bool:
+        return self._find("DELETE", f"/v1/apikeys/{quote(identity, safe='')}") is not None
+
     def close(self) -> None:
         self._wire.close()
 
@@ -113,16 +129,9 @@ class HttpBackend:
 
     def _call(self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None) -> Any:
         """One request and its JSON answer; every failure is a ScrubjayError."""
-        try:
-            answer = self._wire.send(
-                method, path, b"" if body is None else body.encode(), {**_HEADERS, **headers} if headers else _HEADERS
-            )
-        except OSError as error:
-            raise Unavailable(
-                f"cannot reach {self.place}: {error}; is it running? start it with: scrubjay serve"
-            ) from error
+        answer = self._send(method, path, body, headers)
         if answer.status >= 300:
-            raise self._failure(answer.status, answer.data, answer.headers.get("retry-after"))
+            raise self._failure(answer)
         if not answer.data:
             return {}
         try:
@@ -130,14 +139,27 @@ class HttpBackend:
         except ValueError as error:
             raise Unavailable(f"{self.place} answered something that is not JSON; is it a Scrubjay server?") from error
 
-    def _failure(self, status: int, data: bytes, retry_after: str | None) -> ScrubjayError:
-        if not data and status == 404:  # HEAD
-            return NotFound("there is nothing of that name")
+    def _send(
+        self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        sent = {**self._headers, **headers} if headers else self._headers
         try:
-            answer = json.loads(data)
-            return from_wire(answer["code"], answer["detail"], status, retry_after)
+            return self._wire.send(method, path, b"" if body is None else body.encode(), sent)
+        except NoAnswer as error:
+            raise Unavailable(
+                f"{self.place} did not answer: {error}; what was asked may have happened or not"
+            ) from error
+        except OSError as error:
+            raise Unavailable(
+                f"cannot reach {self.place}: {error}; is it running? start it with: scrubjay serve"
+            ) from error
+
+    def _failure(self, answer: Answer) -> ScrubjayError:
+        try:
+            told = json.loads(answer.data)
+            return from_wire(told["code"], told["detail"], answer.status, answer.headers.get("retry-after"))
         except (ValueError, KeyError, TypeError):
-            return Unavailable(f"{self.place} answered {status} without saying why; is it a Scrubjay server?")
+            return Unavailable(f"{self.place} answered {answer.status} without saying why; is it a Scrubjay server?")
 
 
 def _root(namespace: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from os import PathLike, fspath
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from .backends import MISSING, Backend, LocalBackend
 from .drafts import Draft, Question
-from .errors import InvalidInput, ValueTooLarge
+from .errors import InvalidInput, Unavailable, ValueTooLarge
 from .names import (
     MAX_NOTES_PAGE,
     MAX_PAGE,
@@ -43,21 +45,20 @@ class Memory:
         namespace: str,
         *,
         url: str | None = None,
-        path: str | None = None,
+        path: str | PathLike[str] | None = None,
         durability: str | None = None,
         timeout: float | None = None,
+        api_key: str | None = None,
     ) -> None:
         self.namespace = check_namespace(namespace)
-        if url is not None and path is not None:
-            raise InvalidInput("give url= for a server or path= for a file, not both")
-        server = None if path is not None else resolve("url", url)
-        self._backend: Backend
-        if server:
-            from .http_backend import HttpBackend  # noqa: PLC0415 - `import scrubjay` stays light
-
-            self._backend = HttpBackend(server, resolve("timeout", timeout))
-        else:
-            self._backend = LocalBackend(resolve("path", path), resolve("durability", durability))
+        self._where: dict[str, Any] = {
+            "url": url,
+            "path": path,
+            "durability": durability,
+            "timeout": timeout,
+            "api_key": api_key,
+        }
+        self._backend = open_backend(**self._where)
 
     def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int:
         """Store any JSON value and return its version; None deletes, which is version 0.
@@ -215,7 +216,10 @@ class Memory:
         return as_context(notes, max_tokens)
 
     def forget(self, note_id: str) -> bool:
-        """Erase a note, text and index, for good; whether it was there."""
+        """Erase a note, its text, index and vector; whether it was there.
+
+        What it held is overwritten in the file; `scrubjay compact` also ends the rare copy that SQLite keeps.
+        """
         return self._backend.forget(self.namespace, check_key(note_id))
 
     def notes(
@@ -256,6 +260,11 @@ class Memory:
     def close(self) -> None:
         """Let go of the file or the connections; nothing is lost by not calling it."""
         self._backend.close()
+        self._backend = cast("Backend", _Closed())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process, or a copy, opens the same memory for itself."""
+        return partial(type(self), **self._where), (self.namespace,)
 
     def __enter__(self) -> Self:
         return self
@@ -278,6 +287,39 @@ class Memory:
             if len(page) < MAX_PAGE:
                 return
             after = page[-1]
+
+
+class _Closed:
+    """What is behind a Memory after close()."""
+
+    place = "nothing: it is closed"
+
+    def close(self) -> None: ...
+
+    def __getattr__(self, _verb: str) -> Any:
+        raise Unavailable("this Memory is closed; open another one")
+
+
+def open_backend(
+    *,
+    url: str | None = None,
+    path: str | PathLike[str] | None = None,
+    durability: str | None = None,
+    timeout: float | None = None,
+    api_key: str | None = None,
+) -> Backend:
+    """The server if there is a URL, else the file."""
+    for name, given in (("url", url), ("path", path), ("durability", durability), ("api_key", api_key)):
+        if given is not None and not isinstance(given, str | PathLike):
+            raise InvalidInput(f"{name} is text, not {shown(given)}")
+    if url is not None and path is not None:
+        raise InvalidInput("give url= for a server or path= for a file, not both")
+    server = None if path is not None else resolve("url", url)
+    if not server:
+        return LocalBackend(fspath(resolve("path", path)), resolve("durability", durability))
+    from .http_backend import HttpBackend  # noqa: PLC0415 - `import scrubjay` stays light
+
+    return HttpBackend(server, resolve("timeout", timeout), resolve("api_key", api_key))
 
 
 def _check_total(texts: Iterable[str]) -> None:

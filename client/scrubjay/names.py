@@ -53,6 +53,20 @@ def check_key(key: Any) -> str:
     return key
 
 
+def check_header(name: str, text: Any) -> str:
+    """Text that is sent as a header: a line break in it would end the header, and start another."""
+    if not isinstance(text, str) or not text.isascii() or not text.isprintable():
+        raise InvalidInput(f"{name} is printable ASCII text in one line; check for a line break at its end")
+    return text
+
+
+def check_name(what: str, text: Any) -> str:
+    """Text that people give to things: names of api keys, patterns of namespaces."""
+    if not isinstance(text, str) or not _NAMESPACE.fullmatch(text):
+        raise InvalidInput(f"{what} is 1 to {MAX_NAMESPACE_CHARS} characters without '/', not {shown(text)}")
+    return text
+
+
 def check_content(content: Any) -> str:
     """What is remembered, or asked for."""
     if not isinstance(content, str):

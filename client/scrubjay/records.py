@@ -12,7 +12,7 @@ def to_time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def _iso(moment: datetime | None) -> str | None:
+def iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
@@ -45,6 +45,35 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class ApiKey:
+    """An api key as it is listed: everything but the key itself."""
+
+    id: str
+    name: str
+    namespaces: tuple[str, ...]
+    """Patterns, such as support-*; a key sees nothing else."""
+    read_only: bool
+    admin: bool
+    """Whether it may change quotas and api keys."""
+    created_at: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "name": self.name,
+            "namespaces": list(self.namespaces),
+            "read_only": self.read_only,
+            "admin": self.admin,
+            "created_at": iso(self.created_at),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> ApiKey:
+        created_at = datetime.fromisoformat(data["created_at"])
+        return cls(**{**data, "namespaces": tuple(data["namespaces"]), "created_at": created_at})
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A remembered text with what is known about it."""
 
@@ -65,7 +94,7 @@ class Note:
 
     def to_json(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in self.__slots__}
-        return {**fields, **{name: _iso(fields[name]) for name in _NOTE_TIMES}}
+        return {**fields, **{name: iso(fields[name]) for name in _NOTE_TIMES}}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Note:
@@ -107,7 +136,7 @@ class Usage:
             "max_bytes": self.max_bytes,
             "writes_today": self.writes_today,
             "writes_per_day": self.writes_per_day,
-            "resets_at": _iso(self.resets_at),
+            "resets_at": iso(self.resets_at),
         }
 
     @classmethod

@@ -71,8 +71,16 @@ SETTINGS = {
     setting.name: setting
     for setting in (
         Setting("url", None, str, "the server to talk to; without it the file is used directly"),
+        Setting("api_key", None, str, "the key that the server asks for"),
         Setting("path", default_path, str, "the database file", serve=True),
         Setting("durability", "full", str, "full: a write is on disk when it returns; fast: no fsync", serve=True),
+        Setting(
+            "embedder",
+            None,
+            str,
+            "what recall by meaning uses: a model's directory, URL#model of /embeddings, or fastembed's name",
+            serve=True,
+        ),
         Setting("timeout", 5.0, parse_seconds, "seconds to wait for the server"),
         Setting("host", "127.0.0.1", str, "the address to listen on", serve=True),
         Setting("port", 8787, parse_count, "the port to listen on; 0 takes a free one", serve=True),

@@ -56,8 +56,12 @@ def decode_body(body: bytes | str) -> Any:
         return json.loads(body, parse_constant=_no_constant)
     except RecursionError:
         raise InvalidInput(f"the JSON nests deeper than {MAX_DEPTH} levels") from None
-    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, too many digits
+    except InvalidInput:
+        raise
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"this is not JSON: {error}") from None
+    except ValueError:
+        raise InvalidInput("the JSON holds an integer of more than 4,200 digits; send it as a string") from None
 
 
 def _no_constant(name: str) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from .errors import InvalidInput
-from .forks import renew_after_fork
+from .forks import watch_forks
 from .names import check_seconds, shown
 
 MAX_LINE = 65_536
@@ -36,9 +36,13 @@ class Answer(NamedTuple):
     data: bytes
 
 
+class NoAnswer(OSError):
+    """The request was sent, and nobody knows what became of it."""
+
+
 class Wire(Protocol):
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """One request and its answer; an OSError when there is none."""
+        """One request and its answer; an OSError when the server was not reached, NoAnswer when it did not answer."""
 
     def close(self) -> None: ...
 
@@ -112,7 +116,7 @@ class _DirectWire:
         self._host = parts.netloc.encode("idna").decode()
         self._idle: list[_Connection] = []
         weakref.finalize(self, _close_all, self._idle)
-        renew_after_fork(self)
+        watch_forks(self)
 
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         lines = [f"{method} {self._root}{path} HTTP/1.1", f"Host: {self._host}", f"Content-Length: {len(body)}"]
@@ -122,8 +126,10 @@ class _DirectWire:
         try:
             connection.socket.sendall(request)
             answer, keep = _read(connection.file, bodiless=method == "HEAD")
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, OSError):
+                raise NoAnswer(str(error) or type(error).__name__) from error
             raise
         if keep:
             self._idle.append(connection)
@@ -134,9 +140,12 @@ class _DirectWire:
     def close(self) -> None:
         _close_all(self._idle)
 
-    def after_fork(self) -> None:
+    def before_fork(self) -> None: ...
+
+    def after_fork(self, *, in_child: bool) -> None:
         """The parent goes on using the sockets; the child only lets go of its copies."""
-        _close_all(self._idle)
+        if in_child:
+            _close_all(self._idle)
 
     def _take(self) -> _Connection:
         while True:
@@ -209,18 +218,27 @@ class _RequestsWire:
     def __init__(self, url: str, timeout: float) -> None:
         self._url = url
         self._timeout = timeout
-        renew_after_fork(self)
-        self.after_fork()
+        self._start()
+        watch_forks(self)
 
-    def after_fork(self) -> None:
+    def _start(self) -> None:
         import requests  # noqa: PLC0415 - only who needs it pays for it
 
         self._session = requests.Session()
 
+    def before_fork(self) -> None: ...
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:
+            self._start()
+
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        answer = self._session.request(
-            method, self._url + path, data=body, headers=dict(headers), timeout=self._timeout, allow_redirects=False
-        )
+        from requests import Request  # noqa: PLC0415
+
+        prepared = self._session.prepare_request(Request(method, self._url, data=body, headers=dict(headers)))
+        prepared.url = self._url + path  # as it is: requests would resolve a key of ".."
+        settings = self._session.merge_environment_settings(self._url, {}, None, None, None)
+        answer = self._session.send(prepared, timeout=self._timeout, allow_redirects=False, **settings)
         return Answer(
             answer.status_code, {name.lower(): value for name, value in answer.headers.items()}, answer.content
         )

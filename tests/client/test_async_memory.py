@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 
 import pytest
 
@@ -73,3 +74,15 @@ def test_both_have_the_same_verbs_with_the_same_signatures():
     for name, signature in sync.items():
         assert awaited[name] == signature
     assert inspect.signature(Memory) == inspect.signature(AsyncMemory)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+def test_a_forked_child_has_threads_of_its_own(run, open_memory):
+    namespace = fresh_name()
+    memory = AsyncMemory(namespace, **open_memory.where)
+    asyncio.run(memory.set("k", 1))
+    child = os.fork()
+    if not child:
+        os._exit(asyncio.run(memory.incr("k")))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    asyncio.run(memory.close())

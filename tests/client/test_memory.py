@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness import clean_environment, fresh_name
-from scrubjay import Conflict, InvalidInput, Item, Memory, ValueTooLarge, backends
+from scrubjay import Conflict, InvalidInput, Item, Memory, Unavailable, ValueTooLarge, backends
 from scrubjay.names import MAX_WRITE_BYTES
 from scrubjay.store.sqlite import SqliteStore
 
@@ -456,6 +457,113 @@ def test_a_forked_child_has_connections_of_its_own(memory):
     assert memory.get("l") == ["child"]
     memory.set("k", "still works")
     assert memory.get("k") == "still works"
+
+
+OUTSIDER = "import sys; from scrubjay import Memory; print(Memory('fork', path=sys.argv[1]).get('log'))"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+def test_what_a_forked_child_writes_is_there_whoever_closes_first(tmp_path):
+    """A child that shares SQLite's locks with its parent writes into a log that others delete under it."""
+    path = str(tmp_path / "db")
+    memory = Memory("fork", path=path)
+    memory.set("start", 1)
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        for i in range(5):
+            memory.append("log", i)
+        os.read(told, 1)  # the parent has closed the file meanwhile
+        for i in range(5, 10):
+            memory.append("log", i)
+        os._exit(0)
+    memory.append("parent", 1)
+    memory.close()
+    look = [sys.executable, "-c", OUTSIDER, path]
+    subprocess.run(look, check=True, capture_output=True, timeout=60, env=clean_environment())
+    os.write(tell, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    done = subprocess.run(look, check=True, capture_output=True, text=True, timeout=60, env=clean_environment())
+    assert done.stdout == f"{list(range(10))}\n"
+    os.close(told)
+    os.close(tell)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+def test_a_fork_while_other_threads_write_disturbs_neither_side(tmp_path):
+    memory = Memory("fork", path=str(tmp_path / "db"), durability="fast")
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            memory.incr("parent")
+
+    threads = [threading.Thread(target=write) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    children = []
+    for _ in range(4):
+        child = os.fork()
+        if not child:
+            for _ in range(50):
+                memory.incr("children")
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert memory.get("children") == 200
+    assert memory.get("parent") > 0
+    memory.close()
+
+
+def test_ctrl_c_in_one_thread_repeats_nobodys_write(tmp_path):
+    program = """
+import sys, threading, time, signal, os
+from scrubjay import Memory
+memory = Memory("ctrl-c", path=sys.argv[1])
+done, stop = [], threading.Event()
+def work(number):
+    i = 0
+    while not stop.is_set():
+        memory.append("list", [number, i])
+        done.append([number, i])
+        i += 1
+threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+for thread in threads: thread.start()
+def interrupt():
+    for _ in range(60):
+        time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+interrupter = threading.Thread(target=interrupt)
+interrupter.start()
+while interrupter.is_alive():
+    try:
+        while interrupter.is_alive():
+            memory.append("mine", 1)
+    except KeyboardInterrupt:
+        pass
+stop.set()
+for thread in threads: thread.join()
+assert sorted(memory.get("list")) == sorted(done), (len(memory.get("list")), len(done))
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "db")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=clean_environment())
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_closed_memory_says_so_and_a_copy_opens_its_own(open_memory):
+    memory = open_memory()
+    memory.set("k", 1)
+    copy = pickle.loads(pickle.dumps(memory))
+    memory.close()
+    memory.close()
+    for call in (lambda: memory.get("k"), lambda: memory.set("k", 2), memory.keys, lambda: len(memory)):
+        with pytest.raises(Unavailable, match="closed"):
+            call()
+    assert copy.get("k") == 1
+    copy.close()
 
 
 def test_a_memory_is_a_context_manager_and_true_while_empty(open_memory):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness import clean_environment, fresh_name
-from scrubjay import AsyncMemory, InvalidInput, Note, ValueTooLarge
+from scrubjay import AsyncMemory, InvalidInput, Memory, Note, ValueTooLarge
 from scrubjay.recall.context import HEADING, count_tokens
 
 
@@ -53,6 +53,8 @@ def test_the_same_content_is_one_note(memory):
 
 def test_pinned_never_expires_and_days_are_days(memory):
     assert memory.remember("a", pinned=True, ttl=1).expires_at is None
+    again = memory.remember("a", ttl=1)
+    assert (again.pinned, again.expires_at) == (True, None)
     note = memory.remember("b", ttl_days=2)
     assert note.expires_at - note.created_at == timedelta(days=2)
 
@@ -208,3 +210,17 @@ def test_the_commands(open_memory):
     again = scrubjay("forget", namespace, note_id, *where)
     assert again.returncode == 1
     assert note_id in again.stderr
+
+
+def test_compact_leaves_nothing_of_what_was_forgotten(tmp_path):
+    path = tmp_path / "scrubjay.db"
+    with Memory("ns", path=str(path)) as memory:
+        memory.forget(memory.remember("zyxsecret " * 5000).id)
+        memory.set("key", 1)
+    before = path.stat().st_size
+    done = scrubjay("compact", "--path", str(path))
+    assert "bytes on disk" in done.stdout
+    assert path.stat().st_size < before
+    assert b"zyxsecret" not in path.read_bytes()
+    with Memory("ns", path=str(path)) as memory:
+        assert memory.get("key") == 1

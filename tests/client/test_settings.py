@@ -42,6 +42,12 @@ def test_a_url_that_is_none_is_refused(url):
         Memory("ns", url=url)
 
 
+@pytest.mark.parametrize("where", [{"url": 5}, {"path": b"x"}, {"durability": 1}, {"url": "http://h", "timeout": -1}])
+def test_arguments_of_the_wrong_kind_are_refused(where):
+    with pytest.raises(InvalidInput):
+        Memory("ns", **where)
+
+
 def test_a_server_that_is_not_there_is_unavailable():
     memory = Memory("ns", url="http://127.0.0.1:9")
     for call in (lambda: memory.get("k"), lambda: memory.set("k", 1), memory.keys, lambda: "k" in memory):

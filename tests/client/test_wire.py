@@ -137,7 +137,8 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         self.seen.append(self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         url = self.path.replace("http://scrubjay.test", self.server.behind)
-        request = urllib.request.Request(url, body or None, dict(self.headers), method=self.command)
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        request = urllib.request.Request(url, body or None, headers, method=self.command)
         with urllib.request.urlopen(request) as answer:
             data = answer.read()
             self.send_response(answer.status)

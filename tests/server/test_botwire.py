@@ -92,6 +92,13 @@ def test_its_langchain_history_survives_two_thousand_messages(server, monkeypatc
     again._mem._client.close()
 
 
+def test_a_ttl_on_its_wire_is_kept(server):
+    key = f"{server.url}/memory/{fresh_name()}/k"
+    for field in ("ttl", "ttl_seconds"):
+        requests.put(key, json={"value": "v", field: 60}, timeout=5)
+        assert requests.get(key, timeout=5).json()["expires_at"] is not None
+
+
 def test_errors_on_its_wire_are_ours(server):
     answer = requests.put(f"{server.url}/memory/ns/k", json={"vlaue": 1}, timeout=5)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_input")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
 import socket
 import sqlite3
@@ -17,7 +18,7 @@ import pytest
 import requests
 
 from harness import Server, clean_environment, fresh_name, serving
-from scrubjay import Memory, QuotaExceeded, Unavailable
+from scrubjay import Memory, QuotaExceeded, ScrubjayError, Unavailable
 from scrubjay.names import MAX_WRITE_BYTES
 from scrubjay.store.sqlite import SqliteStore
 
@@ -144,7 +145,7 @@ def test_no_number_of_workers_and_processes_lets_one_write_too_many_through(tmp_
 
 
 BAD_BODIES = [
-    (b"", "not JSON"),
+    (b"", "lacks the field"),
     (b"{", "not JSON"),
     (b'{"value": NaN}', "NaN is not JSON"),
     (b'{"value": 1e999}', "inf"),
@@ -182,7 +183,7 @@ def test_a_body_that_is_too_large_is_refused_while_it_comes(server, size):
 @pytest.mark.parametrize(
     ("target", "status"),
     [
-        ("/v1/namespaces/a%2Fb/items/k", 404),  # a namespace holds no slash, so this is another path
+        ("/v1/namespaces/a%2Fb/items/k", 404),  # no path of ours, however it is split
         ("/v1/namespaces/a%0Ab/items/k", 400),
         ("/v1/namespaces/%FF/items/k", 400),
         ("/v1/namespaces/a/items/%FF", 400),
@@ -240,9 +241,62 @@ def test_the_openapi_document_states_every_status_that_was_seen(server):
                 assert "400" in statuses, (method, path)
                 assert described["parameters"][0]["name"] == "namespace"
     item = native["/v1/namespaces/{namespace}/items/{key}"]
-    assert set(item["put"]["responses"]) == {"200", "400", "412", "413", "429", "503", "507"}
-    assert set(item["get"]["responses"]) == {"200", "304", "400", "404", "503"}
-    assert item["put"]["requestBody"]["content"]["application/json"]["schema"]["required"] == ["value"]
+    assert set(item["put"]["responses"]) == {"200", "400", "401", "403", "412", "413", "429", "503", "507"}
+    assert set(item["get"]["responses"]) == {"200", "304", "400", "401", "403", "404", "503"}
+    schemas = document["components"]["schemas"]
+    body = item["put"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    assert schemas[body]["required"] == ["value"]
+    assert schemas[body]["additionalProperties"] is False
+    for reference in re.findall(r'"\$ref": "([^"]*)"', json.dumps(document)):
+        assert reference.removeprefix("#/components/schemas/") in schemas, reference
+
+
+def test_an_encoded_slash_does_not_move_the_border_of_a_namespace(server):
+    for target in ("/v1/namespaces/victim%2Fitems%2Fz/items/k", "/memory/victim%2fa", "/memory/victim%2Fa/k"):
+        status, answer = raw(server, "GET", target)
+        assert (status, answer["code"]) == (400, "invalid_input")
+    assert raw(server, "GET", "/v1/namespaces/ns/items/a%2Fb")[0] == 404
+
+
+def test_a_wrong_url_is_an_error_and_not_an_empty_memory(server):
+    with Memory("ns", url=f"{server.url}/wrong") as memory:
+        for call in (
+            lambda: memory.get("k"),
+            lambda: memory.item("k"),
+            lambda: "k" in memory,
+            lambda: memory.delete("k"),
+        ):
+            with pytest.raises(ScrubjayError, match="no such path"):
+                call()
+
+
+def test_a_refused_update_tells_what_is_really_used(tmp_path):
+    with serving(tmp_path / "db", "--writes-per-day", "5", "--max-bytes", "100") as server:
+        items = f"{server.url}/v1/namespaces/ns/items"
+        many = requests.patch(items, json={"values": {str(i): 1 for i in range(6)}}, timeout=5)
+        assert (many.status_code, many.headers["RateLimit-Remaining"]) == (429, "5")
+        assert "5 of its 5 writes a day left, and this takes 6" in many.json()["detail"]
+        large = requests.patch(items, json={"values": {"a": "x" * 50, "b": "x" * 50}}, timeout=5)
+        assert (large.status_code, large.headers["Storage-Remaining"]) == (507, "100")
+        assert "holds 0 of 100 bytes, and this needs 106 more" in large.json()["detail"]
+
+
+def test_a_write_that_waits_too_long_for_another_process_is_refused_in_time(tmp_path):
+    with serving(tmp_path / "db") as server, Memory("ns", url=server.url) as memory:
+        memory.set("k", 1)
+        other = sqlite3.connect(tmp_path / "db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable, match="another process"):
+            memory.incr("k")
+        assert memory.get("k") == 1
+        other.execute("COMMIT")
+        other.close()
+        assert memory.incr("k") == 2
+
+
+def test_405_names_every_method_there_is(server):
+    answer = requests.post(f"{server.url}/v1/namespaces/ns/items/k", timeout=5)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "DELETE, GET, HEAD, PUT")
 
 
 def test_health_ready_and_metrics_answer(server):

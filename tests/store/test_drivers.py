@@ -81,6 +81,19 @@ def test_many_writers_share_commits(tmp_path):
     driver.close()
 
 
+def test_a_write_of_many_rows_does_not_hold_up_the_loop(tmp_path, monkeypatch):
+    driver = AioDriver(tmp_path / "db", durability="fast")
+    threads = set()
+    real = driver.store.commit
+    monkeypatch.setattr(driver.store, "commit", lambda jobs: (threads.add(threading.current_thread().name), real(jobs)))
+    driver.run(items.set_item("ns", "short", "1"))
+    driver.run(lists.append_items("ns", "l", ["1"]))
+    assert threads == set(), "short writes run on the loop"
+    assert driver.run(lists.append_items("ns", "l", ["1"] * 1000))[0] == 1001
+    assert threads == {"scrubjay-writer_0"}
+    driver.close()
+
+
 def test_threads_share_commits_in_embedded_mode(tmp_path, monkeypatch):
     store = SqliteStore(tmp_path / "db")
     sizes = []

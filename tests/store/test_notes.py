@@ -163,6 +163,28 @@ def test_nothing_of_an_erased_note_is_left_on_disk(open_driver, way):
     assert faults(driver) == []
 
 
+def test_after_compacting_no_churn_leaves_a_trace(open_driver):
+    driver, chance, alive, erased = open_driver(), random.Random(3), {}, []
+    for i in range(600):
+        alive[i] = remember(driver, f"zyx{i:05}zyx " + "word " * chance.choice([1, 10, 100, 1000])).id
+        if chance.random() < 0.6:
+            gone = chance.choice(list(alive))
+            driver.run(notes.forget("ns", alive.pop(gone)))
+            erased.append(gone)
+    driver.store.compact()
+    left = bytes_on_disk(driver)
+    assert [i for i in erased if f"zyx{i:05}zyx".encode() in left] == []
+    assert all(f"zyx{i:05}zyx".encode() in left for i in alive)
+    assert faults(driver) == []
+
+
+def test_a_note_indexed_by_another_version_is_erased_whole(driver, monkeypatch):
+    note = remember(driver, "all of it goes")
+    monkeypatch.setattr("scrubjay.store.note_rows.count_words", lambda _text: Counter({1: 1}))
+    assert driver.run(notes.forget("ns", note.id))[0]
+    assert faults(driver) == []
+
+
 def test_no_word_is_ever_in_the_index(driver):
     note = remember(driver, "xylophone")
     rows = sqlite3.connect(driver.store.path).execute("SELECT word, note FROM note_words").fetchall()

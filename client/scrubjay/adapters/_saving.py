@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from scrubjay.errors import Conflict, InvalidInput
-from scrubjay.forks import renew_after_fork
+from scrubjay.forks import watch_forks
 from scrubjay.memory import Memory
 
 T = TypeVar("T")
@@ -65,11 +65,16 @@ class Saver:
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
-        self.after_fork()
-        renew_after_fork(self)
+        self._start()
+        watch_forks(self)
 
-    def after_fork(self) -> None:
-        # What still waits is the parent's to write.
+    def before_fork(self) -> None: ...
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:  # what still waits is the parent's to write
+            self._start()
+
+    def _start(self) -> None:
         self._queue: deque[Write] = deque()
         self._changed = threading.Condition()
         self._working = threading.Lock()

@@ -1,8 +1,8 @@
 """The order of notes that share words with a question.
 
 BM25 over three fields, as measured on long conversations: a note's own words count fully, those of
-the note before it in the session half, of the one after it a third (.3). What the question's speaker
-said counts half as much again. Recency and frequency only break ties: as part of the score they hurt.
+the note before it in the session half, of the one after it a third (.3). What was said by someone whom
+the question names counts half as much again. Recency and frequency only break ties: as part of the score they hurt.
 """
 
 from __future__ import annotations
@@ -58,6 +58,25 @@ def rank(
     scored = [(_fit(candidate, occurrences, weights, named) / ideal, candidate) for candidate in candidates]
     scored.sort(key=lambda pair: (round(pair[0], 9), pair[1].updated_at, pair[1].times, pair[1].id), reverse=True)
     return [Ranked(candidate.id, min(score, 1.0)) for score, candidate in scored if score > 0]
+
+
+def fuse(ranked: Sequence[Ranked], similar: Mapping[int, float]) -> list[Ranked]:
+    """Words and meaning, half and half, each stretched to what was found; the best keeps the better of its scores."""
+    by_words, by_meaning = _stretched(dict(ranked)), _stretched(similar)
+    top = max([*dict(ranked).values(), *similar.values()], default=0.0)
+    fused = [
+        Ranked(id_, top * (by_words.get(id_, 0.0) + by_meaning.get(id_, 0.0)) / 2)
+        for id_ in dict.fromkeys([*by_words, *by_meaning])
+    ]
+    return sorted(fused, key=lambda each: (each.score, each.id), reverse=True)
+
+
+def _stretched(scores: Mapping[int, float]) -> dict[int, float]:
+    """From the least, which counts a little, to the most, which counts 1."""
+    if not scores:
+        return {}
+    least, most = min(scores.values()), max(scores.values())
+    return {id_: (score - least + 0.01) / (most - least + 0.01) for id_, score in scores.items()}
 
 
 def by_confidence(ranked: Sequence[Ranked], candidates: Iterable[Candidate], now: int) -> list[Ranked]:

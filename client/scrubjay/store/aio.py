@@ -28,6 +28,8 @@ T = TypeVar("T")
 LONG_READERS = 2
 """Connections, and so threads, for reads that take long."""
 
+MOST_ROWS = 100
+"""Rows that one statement may write on the event loop."""
 PATIENCE = 0.25
 """How long a commit waits for company, in terms of how long the last one took."""
 
@@ -172,7 +174,7 @@ class AioStore:
         """Run the batch on the loop up to its COMMIT; False, and nothing done, if that cannot be done at once."""
         try:
             self._writer.execute("BEGIN IMMEDIATE")
-            if self._store.attempt(self._writer, jobs):
+            if self._store.attempt(self._writer, jobs, MOST_ROWS):
                 return True
         except Exception:  # noqa: BLE001, S110 - the patient path meets it again and says whose it is
             pass

@@ -33,6 +33,11 @@ _CHECKS = (
         WHERE n.id IS NULL GROUP BY w.namespace, w.note""",
     ),
     (
+        "a vector in {0!r} belongs to the note {1}, which is not there",
+        """SELECT v.namespace, v.note FROM note_vectors v
+        LEFT JOIN notes n ON n.namespace = v.namespace AND n.id = v.note WHERE n.id IS NULL""",
+    ),
+    (
         "the item {1!r} belongs to the namespace {0!r}, which is not counted anywhere",
         """SELECT i.namespace, i.key FROM items i LEFT JOIN namespaces n ON n.namespace = i.namespace
         WHERE n.namespace IS NULL""",

@@ -149,7 +149,13 @@ def set_item(
     """Store JSON text and return its version; None deletes, and is version 0."""
     account, found = yield from open_item(context, namespace, key)
     _expect_version(key, found, if_version)
-    version = yield from _put(context, account, key, text, found, ttl)
+    version = 0
+    if text is not None:
+        yield from account.charge(writes=1)
+        expires_at = None if ttl is None else context.now + max(round(ttl * 1000), 1)
+        version = yield from _write(context, account, key, text, found, expires_at)
+    elif found:
+        yield from _remove(account, key, found)
     yield from account.save()
     return version, account
 
@@ -158,9 +164,13 @@ def set_item(
 def update_items(context: Context, namespace: str, texts: Mapping[str, str | None]) -> Steps[tuple[None, Account]]:
     """Several items at once, all or none; None deletes."""
     account = yield from open_account(context, namespace)
+    yield from account.charge(writes=sum(text is not None for text in texts.values()))
     for key, text in texts.items():
         found = yield from find_live(context, account, key)
-        yield from _put(context, account, key, text, found, ttl=None)
+        if text is not None:
+            yield from _write(context, account, key, text, found, None)
+        elif found:
+            yield from _remove(account, key, found)
     yield from account.save()
     return None, account
 
@@ -203,6 +213,7 @@ def increment(context: Context, namespace: str, key: str, by: float) -> Steps[tu
         total = math.inf
     if isinstance(total, float) and not math.isfinite(total):
         raise InvalidInput(f"{shown(value)} + {shown(by)} is beyond the largest number; store a smaller one")
+    yield from account.charge(writes=1)
     yield from _write(context, account, key, encode(total), found, found and found.expires_at)
     yield from account.save()
     return total, account
@@ -265,27 +276,15 @@ def _unless_over(context: Context, account: Account, key: str, found: Found) -> 
     return found
 
 
-def _put(
-    context: Context, account: Account, key: str, text: str | None, found: Found | None, ttl: float | None
-) -> Steps[int]:
-    """Replace whatever is there; the version it has now, 0 for none."""
-    if text is None:
-        if found:
-            yield from _remove(account, key, found)
-        return 0
-    expires_at = None if ttl is None else context.now + max(round(ttl * 1000), 1)
-    return (yield from _write(context, account, key, text, found, expires_at))
-
-
 def _write(
     context: Context, account: Account, key: str, text: str, found: Found | None, expires_at: int | None
 ) -> Steps[int]:
     size = byte_size(key) + byte_size(text)
     if found is None:
-        yield from account.charge(writes=1, keys=1, size=size)
+        yield from account.charge(keys=1, size=size)
         version, created_at = int(account.version_floor) + 1, context.now
     else:
-        yield from account.charge(writes=1, size=size - found.bytes)
+        yield from account.charge(size=size - found.bytes)
         version, created_at = found.version + 1, found.created_at
         if found.length is not None:
             yield "DELETE FROM list_items WHERE namespace = ? AND key = ?", (account.namespace, key)

@@ -82,6 +82,6 @@ def _parts(key: str, text: str) -> list[object]:
     parts = decode(text)
     if not isinstance(parts, list):
         raise Conflict(
-            f"the value of {key!r} is no list, so nothing can be appended to it; delete it, or use another key"
+            f"the value of {key!r} is no list, so it has no end to append to or to read; delete it, or use another key"
         )
     return parts

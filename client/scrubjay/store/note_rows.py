@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,9 +17,29 @@ from .operation import Many, Steps
 if TYPE_CHECKING:
     from .quotas import Account
 
-COLUMNS = """id, content, type, tags, session, metadata, pinned, times, created_at, updated_at, expires_at, bytes"""
+COLUMNS = """id, content, type, tags, session, metadata, pinned, times, created_at, updated_at, expires_at, bytes,
+words"""
+MAX_SPEAKER_CHARS = 200
+"""Where "Name:" may stand in a text."""
 _SPEAKER = re.compile(r"\s*(?:[\[(][^\])]{0,60}[\])]\s*)?([^\W\d_][\w .'’-]{0,40}?)\s*:\s")
+_MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
 _SPEAKER_FIELDS = ("speaker", "sender", "name", "role")
+
+
+Packed = bytes
 
 
 class Row(NamedTuple):
@@ -34,6 +55,8 @@ class Row(NamedTuple):
     updated_at: int
     expires_at: int | None
     bytes: int
+    words: Packed
+    """What the index has of it, so that all of it is found again, by whatever version of this program."""
 
     def to_note(self, score: float | None = None) -> Note:
         return Note(
@@ -51,36 +74,44 @@ class Row(NamedTuple):
             score=score,
         )
 
-    def words(self) -> Counter[int]:
+    def count_words(self) -> Counter[int]:
         """What it is found by: its text, tags, type, the texts in its metadata, and the day it was written."""
-        day = f"{to_time(self.created_at):%d %B %Y}".lstrip("0")
+        made = to_time(self.created_at)
+        day = f"{made.day} {_MONTHS[made.month - 1]} {made.year}"
         labels = " ".join([*decode(self.tags), self.type or "", *_texts(decode(self.metadata)), day])
-        words = count_words(self.content)
+        counts = count_words(self.content)
         for more in (count_words(labels), count_beginnings(f"{self.content} {labels}")):
-            words.update(more)
-        return words
+            counts.update(more)
+        return counts
 
     def speaker(self) -> str | None:
         """Who said it, by its metadata or by "Name: …" at its start; as words to look for in a question."""
         metadata = decode(self.metadata)
         named = next((metadata[field] for field in _SPEAKER_FIELDS if isinstance(metadata.get(field), str)), None)
-        match = _SPEAKER.match(self.content)
+        match = _SPEAKER.match(self.content[:MAX_SPEAKER_CHARS])
         said_by = named or (match and match[1])
         return " ".join(split(said_by)) or None if said_by else None
 
 
 def erase_note(account: Account, row: Row) -> Steps[None]:
-    """Remove a note and its words, and take it off the account, which the caller saves."""
+    """Remove a note, its words and its vector, and take it off the account, which the caller saves."""
     yield from remove_words(account.namespace, row)
+    yield "DELETE FROM note_vectors WHERE namespace = ? AND note = ?", (account.namespace, row.id)
     yield "DELETE FROM notes WHERE namespace = ? AND id = ?", (account.namespace, row.id)
     account.release(keys=0, size=row.bytes, version=0)
 
 
 def remove_words(namespace: str, row: Row) -> Steps[None]:
+    words = struct.unpack(f"<{len(row.words) // 8}q", row.words)
     yield Many(
         "DELETE FROM note_words WHERE namespace = ? AND word = ? AND note = ?",
-        [(namespace, word, row.id) for word in row.words()],
+        [(namespace, word, row.id) for word in words],
     )
+
+
+def pack_words(words: Iterable[int]) -> Packed:
+    known = sorted(words)
+    return struct.pack(f"<{len(known)}q", *known)
 
 
 def _texts(value: Any) -> Iterable[str]:

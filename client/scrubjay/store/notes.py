@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
-from secrets import randbelow
 from typing import Any, NamedTuple
 
 from scrubjay.drafts import Draft, Question
@@ -19,6 +19,7 @@ from scrubjay.recall.ranking import (
     Candidate,
     Occurrences,
     by_confidence,
+    fuse,
     rank,
     weight,
 )
@@ -27,36 +28,35 @@ from scrubjay.records import Note, to_time
 from scrubjay.values import byte_size, encode
 
 from .items import clear_into
-from .note_rows import COLUMNS, Row, erase_note, remove_words
+from .note_rows import COLUMNS, Row, erase_note, pack_words, remove_words
 from .operation import LONG_WRITE, SNAPSHOT, WRITE, Context, Long, Many, Operation, Steps, operation
 from .quotas import Account, open_account
 
-LONG_CHARS = 20_000
+LONG_CHARS = 4_000
 """A text that takes longer to index than a server's event loop may wait."""
 MAX_QUERY_CHARS = 20_000
 MAX_QUERY_WORDS = 32
 """The rarest words of a question; what is longer is no longer a question."""
 MAX_COUNTED = 5_000
 """How many notes with a word are counted; a word in more of them says little anyway."""
-MAX_TOTAL = 100_000
-"""How many notes are counted in all."""
 MAX_POSTINGS = 5_000
 """Rows of the index that one recall reads, those of rare words first: what keeps it fast in a large namespace."""
-MIN_CANDIDATES = 30
+MIN_CANDIDATES = 40
 """Notes that are looked at closely, with their neighbours."""
 
 _FIND = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND digest = ?"  # noqa: S608
 _READ = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))"  # noqa: S608
 _INSERT = f"""INSERT INTO notes (namespace, digest, speaker, {COLUMNS})
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""  # noqa: S608
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""  # noqa: S608
 _UPDATE = """UPDATE notes SET type = ?, tags = ?, session = ?, metadata = ?, speaker = ?, pinned = ?, times = ?,
-updated_at = ?, expires_at = ?, bytes = ? WHERE namespace = ? AND id = ?"""
+updated_at = ?, expires_at = ?, bytes = ?, words = ? WHERE namespace = ? AND id = ?"""
 _ADD_WORD = "INSERT INTO note_words (namespace, word, note, count, length) VALUES (?, ?, ?, ?, ?)"
-_COUNT = """SELECT 0, (SELECT count(*) FROM (SELECT 1 FROM notes WHERE namespace = ?1 LIMIT ?4))
+_COUNT = """SELECT 0, (SELECT count(*) FROM notes WHERE namespace = ?1)
 UNION ALL SELECT value, (SELECT count(*) FROM
 (SELECT 1 FROM note_words WHERE namespace = ?1 AND word = value LIMIT ?2)) FROM json_each(?3)"""
 _POSTINGS = f"""SELECT * FROM (SELECT note, ? * count / (count + {SATURATION} + {LENGTH_PENALTY} * length) AS part
 FROM note_words WHERE namespace = ? AND word = ? ORDER BY note DESC LIMIT ?)"""  # noqa: S608
+_NONE: Mapping[int, float] = {}
 _NEAR = """n.id,
 (SELECT max(p.id) FROM notes p WHERE p.namespace = n.namespace AND p.session = n.session AND p.id < n.id),
 (SELECT min(f.id) FROM notes f WHERE f.namespace = n.namespace AND f.session = n.session AND f.id > n.id)"""
@@ -97,7 +97,7 @@ _remember = operation(WRITE)(_steps_to_remember)
 _remember_long = operation(LONG_WRITE)(_steps_to_remember)
 
 
-@operation(WRITE)
+@operation(LONG_WRITE)
 def forget(context: Context, namespace: str, note_id: str) -> Steps[tuple[bool, Account]]:
     """Erase a note; whether it was there."""
     account = yield from open_account(context, namespace)
@@ -161,16 +161,16 @@ def list_sessions(context: Context, namespace: str) -> Steps[list[Session]]:
 
 
 @operation(SNAPSHOT)
-def recall(context: Context, namespace: str, question: Question) -> Steps[list[Note]]:
-    """The notes that answer best, with their scores."""
+def recall(
+    context: Context, namespace: str, question: Question, similar: Mapping[int, float] = _NONE
+) -> Steps[list[Note]]:
+    """The notes that answer best, with their scores; `similar` are those that mean something like it."""
     query = question.query[:MAX_QUERY_CHARS]
-    weights, limits = yield from _weigh(namespace, [*count_words(query), *count_beginnings(query)])
-    if not weights:
-        return []
     where, params = _conditions(context.now, question.type, question.tags, question.session)
-    best = yield from _candidates(namespace, question.limit, weights, limits, where, params)
+    weights, limits = yield from _weigh(namespace, [*count_words(query), *count_beginnings(query)])
+    best = (yield from _candidates(namespace, question.limit, weights, limits, where, params)) if limits else []
     near = yield Long(_NEIGHBOURS, (namespace, json.dumps(best)))
-    pool = json.dumps(sorted({note for row in near for note in row if note is not None}))
+    pool = json.dumps(sorted({note for row in near for note in row if note is not None}.union(similar)))
     found = yield Long(_OCCURRENCES, (namespace, json.dumps(list(weights)), pool))
     rows = yield Long(
         f"""SELECT {_NEAR}, n.speaker, n.updated_at, n.times FROM notes n
@@ -179,6 +179,8 @@ def recall(context: Context, namespace: str, question: Question) -> Steps[list[N
     )
     candidates = [Candidate._make(row) for row in rows]
     ranked = rank(candidates, _by_note(found), weights, frozenset(split(query)))
+    if similar:
+        ranked = fuse(ranked, {each.id: similar[each.id] for each in candidates if each.id in similar})
     if question.ranking == "confidence":
         ranked = by_confidence(ranked, candidates, context.now)
     scores = {id_: score for id_, score in ranked[: question.limit] if score >= question.threshold}
@@ -191,7 +193,7 @@ def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> 
     ((last,),) = yield "SELECT coalesce(max(id), 0) FROM notes WHERE namespace = ?", (account.namespace,)
     row = Row(
         # Grows with time, and what was deleted does not come back under the same id.
-        id=max(last + 1, context.now * 1000 + randbelow(1000)),
+        id=max(last + 1, context.now * 1000 + int.from_bytes(os.urandom(2)) % 1000),
         content=draft.content,
         type=draft.type,
         tags=encode(draft.tags or ()),
@@ -201,45 +203,48 @@ def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> 
         times=1,
         created_at=context.now,
         updated_at=context.now,
-        expires_at=_expiry(context, draft),
+        expires_at=_expiry(context, draft.ttl, draft.pinned),
         bytes=0,
+        words=b"",
     )
-    row = row._replace(bytes=_size(row))
+    counts = row.count_words()
+    row = row._replace(bytes=_size(row), words=pack_words(counts))
     yield from account.charge(writes=1, size=row.bytes)
     yield _INSERT, (account.namespace, digest, row.speaker(), *row)
-    yield from _add_words(account.namespace, row)
+    yield from _add_words(account.namespace, row.id, counts)
     return row
 
 
 def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> Steps[Row]:
-    """What is given replaces what was there; the time to live starts anew."""
+    """What is given replaces what was there; the time to live starts anew, and what is pinned stays pinned."""
+    is_pinned = bool(found.pinned) or draft.pinned
     row = found._replace(
         type=found.type if draft.type is None else draft.type,
         tags=found.tags if draft.tags is None else encode(draft.tags),
         session=found.session if draft.session is None else draft.session,
         metadata=found.metadata if draft.metadata is None else encode(draft.metadata),
-        pinned=int(draft.pinned),
+        pinned=int(is_pinned),
         times=found.times + 1,
         updated_at=context.now,
-        expires_at=_expiry(context, draft),
+        expires_at=_expiry(context, draft.ttl, is_pinned),
     )
-    row = row._replace(bytes=_size(row))
+    counts = row.count_words()
+    row = row._replace(bytes=_size(row), words=pack_words(counts))
     yield from account.charge(writes=1, size=row.bytes - found.bytes)
     at = (account.namespace, row.id)
     yield (
         _UPDATE,
         (row.type, row.tags, row.session, row.metadata, row.speaker(), row.pinned, row.times, *row[9:], *at),
     )
-    if row.words() != found.words():
+    if (row.type, row.tags, row.metadata) != (found.type, found.tags, found.metadata):
         yield from remove_words(account.namespace, found)
-        yield from _add_words(account.namespace, row)
+        yield from _add_words(account.namespace, row.id, counts)
     return row
 
 
-def _add_words(namespace: str, row: Row) -> Steps[None]:
-    words = row.words()
-    length = sum(count for word, count in words.items() if word > 0)
-    yield Many(_ADD_WORD, [(namespace, word, row.id, count, length) for word, count in words.items()])
+def _add_words(namespace: str, note: int, counts: Mapping[int, int]) -> Steps[None]:
+    length = sum(count for word, count in counts.items() if word > 0)
+    yield Many(_ADD_WORD, [(namespace, word, note, count, length) for word, count in counts.items()])
 
 
 def _clear_into(account: Account, now: int) -> Steps[int]:
@@ -249,8 +254,8 @@ def _clear_into(account: Account, now: int) -> Steps[int]:
         FROM notes WHERE namespace = ?""",
         (now, *at),
     )
-    yield "DELETE FROM note_words WHERE namespace = ?", at
-    yield "DELETE FROM notes WHERE namespace = ?", at
+    for table in ("note_words", "note_vectors", "notes"):
+        yield f"DELETE FROM {table} WHERE namespace = ?", at  # noqa: S608
     if size:
         account.release(keys=0, size=size, version=0)
     return int(live)
@@ -259,9 +264,7 @@ def _clear_into(account: Account, now: int) -> Steps[int]:
 def _weigh(namespace: str, words: Sequence[int]) -> Steps[tuple[dict[int, float], dict[int, int]]]:
     """What each word of a question says, rarest first, and how many rows of the index each may cost."""
     asked = json.dumps(words[: 4 * MAX_QUERY_WORDS])
-    (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, asked, MAX_TOTAL))
-    if not any(count for _, count in counts):
-        return {}, {}
+    (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, asked))
     rarest = sorted(counts, key=lambda pair: pair[1])[:MAX_QUERY_WORDS]
     weights = {word: weight(total, count) * (1.0 if word > 0 else BEGINNING) for word, count in rarest}
     left, limits = MAX_POSTINGS, {}
@@ -316,10 +319,8 @@ def _ids(text: str) -> list[int]:
     return [int(text)] if text.isascii() and text.isdecimal() and len(text) < 19 else []
 
 
-def _expiry(context: Context, draft: Draft) -> int | None:
-    if draft.pinned or draft.ttl is None:
-        return None
-    return context.now + max(round(draft.ttl * 1000), 1)
+def _expiry(context: Context, ttl: float | None, is_pinned: bool) -> int | None:
+    return None if is_pinned or ttl is None else context.now + max(round(ttl * 1000), 1)
 
 
 def _size(row: Row) -> int:

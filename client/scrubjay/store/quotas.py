@@ -35,6 +35,7 @@ class Account:
     __slots__ = (
         "_changed",
         "_context",
+        "_found",
         "bytes",
         "day",
         "keys",
@@ -60,6 +61,7 @@ class Account:
         if today > self.day or today < self.day - 1:
             self.day = today
             self.writes = 0
+        self._found = (self.keys, self.bytes, self.writes)
 
     @property
     def quota(self) -> Quota:
@@ -72,34 +74,56 @@ class Account:
         )
 
     def usage(self) -> Usage:
+        return self._usage(self.keys, self.bytes, self.writes)
+
+    @property
+    def _before(self) -> Usage:
+        """What a refused operation leaves behind: nothing new."""
+        return self._usage(*self._found)
+
+    def _usage(self, keys: int, size: int, writes: int) -> Usage:
         quota = self.quota
         return Usage(
             namespace=self.namespace,
-            keys=self.keys,
-            bytes=self.bytes,
+            keys=keys,
+            bytes=size,
             max_bytes=quota.max_bytes,
-            writes_today=self.writes,
+            writes_today=writes,
             writes_per_day=quota.writes_per_day,
             resets_at=to_time((self.day + 1) * DAY),
         )
 
     def charge(self, *, writes: int = 0, keys: int = 0, size: int = 0) -> Steps[None]:
-        """Count what the operation is about to do, or refuse it; nothing is written yet."""
+        """Count what the operation is about to do, or refuse it; nothing of it is written yet."""
         quota = self.quota
         if writes and quota.writes_per_day and self.writes + writes > quota.writes_per_day:
-            raise self._too_many(quota.writes_per_day)
+            raise self._too_many(writes, quota.writes_per_day)
         if size > 0 and quota.max_bytes and self.bytes + size > quota.max_bytes:
             yield from sweep_into(self, self._context.now)  # what has expired must not stand in the way
             if self.bytes + size > quota.max_bytes:
-                raise QuotaExceeded(
-                    f"the namespace {self.namespace!r} holds {self.bytes} of {quota.max_bytes} bytes and this"
-                    f" needs {size} more; delete something, or raise it: scrubjay quota NAMESPACE --max-bytes N",
-                    usage=self.usage(),
-                )
+                raise self._too_large(size, quota.max_bytes)
         self.writes += writes
         self.keys += keys
         self.bytes += size
         self._changed = True
+
+    def _too_many(self, writes: int, limit: int) -> QuotaExceeded:
+        wait = max(((self.day + 1) * DAY - self._context.now + 999) // 1000, 1)
+        return QuotaExceeded(
+            f"the namespace {self.namespace!r} has {max(limit - self.writes, 0)} of its {limit} writes a day left, and"
+            f" this takes {writes}; they start again in {wait} seconds (midnight UTC), or raise it:"
+            " scrubjay quota NAMESPACE --writes-per-day N",
+            retry_after=wait,
+            usage=self._before,
+        )
+
+    def _too_large(self, size: int, limit: int) -> QuotaExceeded:
+        held = min(self._before.bytes, self.bytes)
+        return QuotaExceeded(
+            f"the namespace {self.namespace!r} holds {held} of {limit} bytes, and this needs {self.bytes + size - held}"
+            " more; delete something, or raise it: scrubjay quota NAMESPACE --max-bytes N",
+            usage=self._before,
+        )
 
     def release(self, *, keys: int, size: int, version: int) -> None:
         """Take deleted items off, of which the highest version was `version`."""
@@ -112,16 +136,6 @@ class Account:
         writes_per_day, max_bytes = self.own
         self.own = (changes.get("writes_per_day", writes_per_day), changes.get("max_bytes", max_bytes))
         self._changed = True
-
-    def _too_many(self, limit: int) -> QuotaExceeded:
-        wait = max(((self.day + 1) * DAY - self._context.now + 999) // 1000, 1)
-        return QuotaExceeded(
-            f"the namespace {self.namespace!r} has used {self.writes} of its {limit} writes a day;"
-            f" they start again in {wait} seconds (midnight UTC), or raise it:"
-            " scrubjay quota NAMESPACE --writes-per-day N",
-            retry_after=wait,
-            usage=self.usage(),
-        )
 
     def save(self) -> Steps[None]:
         if self._changed:

@@ -1,6 +1,6 @@
 """The tables. MIGRATIONS is append only: a file's version is how many of them it has seen.
 
-Every primary key starts with the namespace, so that the same schema can be sharded by it.
+Every primary key of what users store starts with the namespace, so that the same schema can be sharded by it.
 WITHOUT ROWID keeps a row in its primary key's tree: one lookup to read, one page to write.
 """
 
@@ -47,11 +47,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             value TEXT NOT NULL,
             PRIMARY KEY (namespace, key, position)
         ) WITHOUT ROWID""",
+        # Of a key only its hash is kept. The id is in the key itself, and finds its row.
+        """CREATE TABLE apikeys (
+            id TEXT NOT NULL PRIMARY KEY,
+            name TEXT NOT NULL,
+            hash TEXT NOT NULL,
+            namespaces TEXT NOT NULL,
+            read_only INTEGER NOT NULL,
+            admin INTEGER NOT NULL,
+            created_at INTEGER NOT NULL
+        ) WITHOUT ROWID""",
     ),
     (
-        # tags and metadata are JSON; digest is the content's, so that the same content is found again.
-        # A rowid table: SQLite then adds new rows without moving old ones, and what never moves
-        # leaves no copy behind for secure_delete to miss. Wide columns come last.
+        # tags and metadata are JSON; digest is the content's, so that the same content is found again;
+        # words are those that note_words has of it, 8 bytes each.
+        # A rowid table: SQLite then moves old rows less when it adds new ones, and each move may leave a
+        # copy that secure_delete misses (WITHOUT ROWID left some twenty times as many). Wide columns come last.
         """CREATE TABLE notes (
             namespace TEXT NOT NULL,
             id INTEGER NOT NULL,
@@ -68,6 +79,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             tags TEXT NOT NULL,
             metadata TEXT NOT NULL,
             content TEXT NOT NULL,
+            words BLOB NOT NULL,
             PRIMARY KEY (namespace, id)
         )""",
         "CREATE UNIQUE INDEX notes_content ON notes (namespace, digest)",
@@ -84,6 +96,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             length INTEGER NOT NULL,
             PRIMARY KEY (namespace, word, note)
         ) WITHOUT ROWID""",
+        # float16, one vector a note: what the model named makes of it.
+        """CREATE TABLE note_vectors (
+            namespace TEXT NOT NULL,
+            note INTEGER NOT NULL,
+            model TEXT NOT NULL,
+            vector BLOB NOT NULL,
+            PRIMARY KEY (namespace, note)
+        )""",
     ),
 )
 

@@ -1,0 +1,110 @@
+"""Recall by meaning: the model, and the thread that shows it new notes.
+
+`remember` only puts a note in line; words find it at once, and its meaning as soon as the thread got to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
+
+from .errors import ScrubjayError, Unavailable
+from .forks import watch_forks
+from .recall.embedding import Embedder, nearest, open_embedder, without_names
+from .store import vectors
+from .store.sqlite import SqliteStore
+
+_log = logging.getLogger("scrubjay")
+
+BATCH = 32
+"""Notes that the model is shown at once."""
+AWAY_SECONDS = 60
+"""How long a model that could not be reached is left alone."""
+
+
+class Meaning:
+    """A store as a model understands it."""
+
+    def __init__(self, store: SqliteStore, choice: str) -> None:
+        self._store = store
+        self._choice = choice
+        self._away_until = 0.0
+        self._start()
+        watch_forks(self)
+
+    def before_fork(self) -> None: ...
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:
+            self._start()
+
+    def _start(self) -> None:
+        self._waiting: deque[tuple[str, int]] = deque()
+        self._lock = threading.Lock()
+        self._is_working = False
+
+    @property
+    def embedder(self) -> Embedder:
+        """Loaded when first asked for, which takes a moment."""
+        return open_embedder(self._choice)
+
+    def similar(self, namespace: str, query: str) -> Mapping[int, float]:
+        """Which notes mean something like the query, and how much; none while the model cannot be reached."""
+        if not query.strip() or time.monotonic() < self._away_until:
+            return {}
+        try:
+            known, names = self._store.run(vectors.read_vectors(namespace, self.embedder.name))
+            vector = self.embedder.embed([without_names(query, names)])[0] if known else b""
+        except Unavailable as error:
+            _log.warning("recall by words alone for %d s: %s", AWAY_SECONDS, error)
+            self._away_until = time.monotonic() + AWAY_SECONDS
+            return {}
+        return nearest(vector, known)
+
+    def add(self, namespace: str, note_id: str) -> None:
+        """Put a note in line for the model; never waits."""
+        with self._lock:
+            self._waiting.append((namespace, int(note_id)))
+            if not self._is_working:
+                self._is_working = True
+                threading.Thread(target=self._work, name="scrubjay-meaning", daemon=True).start()
+
+    def reindex(self) -> Iterator[tuple[int, int]]:
+        """Show the model every note that it has not seen; after each batch how many are done, and of how many."""
+        missing = self._store.run(vectors.list_unindexed(self.embedder.name))
+        done = 0
+        for namespace, group in itertools.groupby(missing, key=itemgetter(0)):
+            for batch in _batches([note for _, note in group]):
+                self._index(namespace, batch)
+                done += len(batch)
+                yield done, len(missing)
+
+    def _work(self) -> None:
+        while batch := self._next_batch():
+            # What cannot be done now is found again by `scrubjay reindex`; words find it meanwhile.
+            with contextlib.suppress(ScrubjayError):
+                for namespace, group in itertools.groupby(sorted(batch), key=itemgetter(0)):
+                    self._index(namespace, [note for _, note in group])
+
+    def _next_batch(self) -> list[tuple[str, int]]:
+        with self._lock:
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
+            self._is_working = bool(batch)
+            return batch
+
+    def _index(self, namespace: str, ids: list[int]) -> None:
+        texts, names = self._store.run(vectors.read_texts(namespace, ids, self.embedder.name))
+        found = self.embedder.embed([without_names(text, names) for _, text in texts])
+        made = [(note, vector) for (note, _), vector in zip(texts, found, strict=True)]
+        self._store.run(vectors.add_vectors(namespace, self.embedder.name, made))
+
+
+def _batches(ids: list[int]) -> Iterator[list[int]]:
+    for start in range(0, len(ids), BATCH):
+        yield ids[start : start + BATCH]

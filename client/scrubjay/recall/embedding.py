@@ -1,0 +1,115 @@
+"""The seam to a model that knows what texts mean. Only what is chosen is imported."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from scrubjay.errors import MissingExtra, Unavailable
+
+from .words import split
+
+NEAREST = 50
+"""Notes that meaning alone may put forward."""
+MIN_SIMILARITY = 0.25
+"""Below this cosine, texts have nothing to do with each other."""
+HTTP_SECONDS = 30.0
+
+
+class Embedder(Protocol):
+    name: str
+    """Vectors are only compared with those of the same name."""
+
+    def embed(self, texts: Sequence[str]) -> list[bytes]:
+        """For each text a vector of length one, as float16."""
+
+
+@lru_cache(4)
+def open_embedder(choice: str) -> Embedder:
+    """A directory with a model, the URL of an OpenAI-compatible service (URL#model), or fastembed's name for one."""
+    try:
+        if choice.startswith(("http://", "https://")):
+            return HttpEmbedder(choice)
+        if Path(choice).is_dir():
+            from .minilm import MiniLM  # noqa: PLC0415 - needs the extra
+
+            return MiniLM(choice)
+        return FastEmbedder(choice)
+    except ImportError as error:
+        raise MissingExtra(
+            f'SCRUBJAY_EMBEDDER needs what is not installed ({error}); run: pip install "scrubjay[semantic]"'
+        ) from error
+    except (OSError, ValueError, KeyError) as error:
+        raise Unavailable(
+            f"the model {choice!r} cannot be loaded: {error}; SCRUBJAY_EMBEDDER names a directory with config.json,"
+            " tokenizer.json and model.safetensors, a URL, or a model that fastembed can download"
+        ) from error
+
+
+class FastEmbedder:
+    """Any model that fastembed knows; it downloads it once."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._model = import_module("fastembed").TextEmbedding(name)
+
+    def embed(self, texts: Sequence[str]) -> list[bytes]:
+        return [_packed(vector) for vector in self._model.embed(list(texts))]
+
+
+class HttpEmbedder:
+    """An OpenAI-compatible service: Ollama, vLLM, OpenAI. The key comes from OPENAI_API_KEY."""
+
+    def __init__(self, choice: str) -> None:
+        import numpy as np  # noqa: F401, PLC0415 - missing extras are told at once
+
+        self._url, _, model = choice.partition("#")
+        self.name = model or "all-minilm"
+
+    def embed(self, texts: Sequence[str]) -> list[bytes]:
+        import requests  # noqa: PLC0415 - `import scrubjay` stays light
+
+        key = os.environ.get("OPENAI_API_KEY")
+        try:
+            answer = requests.post(
+                f"{self._url.rstrip('/')}/embeddings",
+                data=json.dumps({"model": self.name, "input": list(texts)}),
+                headers={"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})},
+                timeout=HTTP_SECONDS,
+            )
+            answer.raise_for_status()
+            found = sorted(answer.json()["data"], key=lambda each: each["index"])
+            return [_packed(each["embedding"]) for each in found]
+        except (requests.RequestException, KeyError, TypeError, ValueError) as error:
+            raise Unavailable(f"cannot get embeddings from {self._url}: {error}; check SCRUBJAY_EMBEDDER") from error
+
+
+def nearest(vector: bytes, known: Sequence[tuple[int, bytes]]) -> dict[int, float]:
+    """The cosine of those notes that mean most nearly the same."""
+    import numpy as np  # noqa: PLC0415 - needs the extra
+
+    if not known:
+        return {}
+    matrix = np.frombuffer(b"".join(each for _, each in known), np.float16).reshape(len(known), -1)
+    cosines = matrix.astype(np.float32) @ np.frombuffer(vector, np.float16).astype(np.float32)
+    best = np.argsort(-cosines)[:NEAREST]
+    return {known[i][0]: float(cosines[i]) for i in best if cosines[i] >= MIN_SIMILARITY}
+
+
+def without_names(text: str, names: Iterable[str]) -> str:
+    """The text without the people in it: names swamp a vector, and words find them better."""
+    people = {word for name in names for word in split(name)}
+    kept = [word for word in text.split() if not people.intersection(split(word))] if people else []
+    return " ".join(kept) or text
+
+
+def _packed(vector: Any) -> bytes:
+    import numpy as np  # noqa: PLC0415 - needs the extra
+
+    full = np.asarray(vector, np.float32)
+    return (full / (np.linalg.norm(full) or 1)).astype(np.float16).tobytes()

