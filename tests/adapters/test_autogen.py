@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,8 @@ from autogen import AssistantAgent, ConversableAgent, GroupChat, GroupChatManage
 from adapters.models import call_of, quiet, says, serving_model  # noqa: E402
 from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist, register_memory_tools  # noqa: E402
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "autogen"
+NOISE = re.compile(r"$|>>>>>>>>|.*\[autogen|The model `|Next speaker")  # AutoGen's own, with times and ids in it
 VERSION = tuple(map(int, autogen.__version__.split(".")[:2]))
 pytestmark = [
     pytest.mark.usefixtures("home"),
@@ -303,6 +307,35 @@ def test_a_memory_that_is_none_is_refused():
         assistant(session=7)
 
 
+def test_agents_that_share_a_memory_have_conversations_of_their_own():
+    team_memory = Memory("team")
+    sales, support = (assistant(name=name, memory=team_memory) for name in ("sales", "support"))
+    talk(user(), sales, "one")
+    talk(user(), support, "two")
+    talk(sales, support, "three")
+    sales.state["count"] = 1
+    again = assistant(name="support", memory="team")
+    assert texts(again.chat_messages[user()]) == ["two", "support 1"]
+    assert texts(again.chat_messages[sales]) == ["three", "support 2"]
+    assert not again.state
+    history = team_memory.get("conversation_history")
+    assert [line["message"] for line in history] == ["one", "sales 1", "two", "support 1", "three", "support 2"]
+    again.clear_history()
+    assert len(assistant(name="sales", memory="team").chat_messages[user()]) == 2
+
+
+def test_a_team_that_shares_a_memory_writes_one_history():
+    agents = [says(quiet(PersistentAgent, name, memory="team")) for name in "ABC"]
+    group = PersistentGroupChat(agents, [], max_round=3, speaker_selection_method="round_robin", memory="team")
+    talk(agents[0], GroupChatManager(groupchat=group, llm_config=False), "go")
+    history = Memory("team").get("conversation_history")
+    assert history == [
+        {"sender": "A", "message": "go"},
+        {"sender": "B", "message": "B 1"},
+        {"sender": "C", "message": "C 1"},
+    ]
+
+
 # What the model is handed
 
 
@@ -551,6 +584,20 @@ def test_resetting_by_the_user_starts_anew():
     assert texts(team()[1].messages)[0] == "two"
 
 
+def test_a_forgotten_group_chat_is_gone_and_can_be_held_again():
+    agents, group, manager = team()
+    talk(agents[0], manager, "one")
+    assert group.forget() == 2
+    assert group.messages == group.speaker_history == group.sessions() == []
+    agents, group, manager = team()
+    group.forget()
+    talk(agents[0], manager, "one")
+    assert texts(team()[1].messages) == texts(group.messages) == ["one", "B 1", "C 1", "A 1"]
+    group.forget()
+    talk(agents[0], manager, "one")
+    assert len(team()[1].messages) == len(team()[1].speaker_history) == 4
+
+
 def test_resetting_the_manager_starts_anew_with_the_next_message():
     agents, group, manager = team(rounds=2)
     talk(agents[0], manager, "one")
@@ -615,6 +662,15 @@ def test_persist_takes_a_group_chat_or_its_manager():
     assert texts(team()[1].messages)[4] == "two"
 
 
+def test_persist_takes_a_group_chat_whose_manager_has_copied_it():
+    for number in range(2):
+        agents, group, manager = team(chat=GroupChat)
+        persist(group)
+        talk(agents[0], manager, f"start {number}")
+    assert texts(team()[1].messages) == ["start 0", "B 1", "C 1", "A 1", "start 1", "B 1", "C 1", "A 1"]
+    assert len(agents[1].chat_messages[manager]) == 8
+
+
 def test_messages_that_a_group_chat_is_given_are_saved_and_seen():
     given = [{"role": "user", "name": "A", "content": "earlier"}]
     agents = [says(quiet(ConversableAgent, name)) for name in "AB"]
@@ -656,8 +712,6 @@ def test_a_group_chat_goes_on_in_another_process(script):
         talk(agents[0], manager, sys.argv[1])
         print(len(group.messages), *[len(agent.chat_messages[manager]) for agent in agents])
     """
-    from pathlib import Path
-
     here = Path(__file__).parent
     assert [script(code, f"start {n}", here).splitlines()[-1] for n in range(3)] == [
         "4 4 4 4",
@@ -715,6 +769,30 @@ def test_an_agent_goes_on_without_its_memory_and_saves_later(tmp_path, caplog):
         server.stop()
 
 
+def test_a_group_chat_that_began_without_its_memory_catches_up(tmp_path):
+    from harness import Server
+
+    flags = ("--writes-per-day", "0", "--durability", "fast")
+    server = Server(tmp_path / "served.db", *flags)
+    try:
+        memory = Memory("team", url=server.url)
+        agents, group, manager = team(memory=memory, rounds=2)
+        talk(agents[0], manager, "one")
+        server.stop()
+        agents, group, manager = team(memory=memory, rounds=2)
+        assert group.messages == []
+        talk(agents[0], manager, "two")
+        server = Server(tmp_path / "served.db", *flags, port=server.port)
+        group._session._saver.flush(30)
+        talk(agents[0], manager, "three")
+        assert texts(group.messages) == ["one", "B 1", "two", "B 1", "three", "B 2"]
+        again = team(memory=memory)[1]
+        assert again.messages == group.messages
+        assert again.speaker_history == group.speaker_history == ["A", "B"] * 3
+    finally:
+        server.stop()
+
+
 # The call forms of the articles
 
 
@@ -759,3 +837,12 @@ def test_debugging_as_people_do_it():
     agent.register_hook("process_message_before_send", lambda sender, message, recipient, silent: message)
     talk(person, agent, "again")
     assert len(agent.memory.get("conversation_history")) == 4
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_every_example_is_short_and_says_the_same_whenever_it_is_run(path, script):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 40
+    first, second = ([line for line in script(text).splitlines() if not NOISE.match(line)] for _ in range(2))
+    assert first
+    assert [line.replace("run 1: You have told me 1", "run 2: You have told me 2") for line in first] == second

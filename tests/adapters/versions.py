@@ -24,15 +24,16 @@ TOOLS = ["pytest>=8.2", "pytest-timeout>=2.3", "hypothesis>=6.100"]
 
 
 def environment(version: str) -> Path:
-    """The environment's Python; it is made once, and made anew when what it holds has changed."""
+    """The environment's Python; what it holds is brought up to date when that has changed."""
     home = ROOT / f".venv-autogen-{version}"
     python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    wanted = "\n".join([*VERSIONS[version], *TOOLS])
+    packages = ["--editable", f"{ROOT}[server]", *VERSIONS[version], *TOOLS]
+    wanted = "\n".join([*packages, (ROOT / "pyproject.toml").read_text()])
     ready = home / ".ready"
     if not ready.exists() or ready.read_text() != wanted:
-        venv.create(home, with_pip=True, clear=True)
+        venv.create(home, with_pip=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--editable", f"{ROOT}[server]", *VERSIONS[version], *TOOLS], check=True)
+        subprocess.run([*pip, *packages], check=True)
         ready.write_text(wanted)
     return python
 

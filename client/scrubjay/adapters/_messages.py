@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from scrubjay.errors import InvalidInput
+from scrubjay.recall.context import count_tokens
 from scrubjay.values import MAX_DEPTH, decode, encode
 
 Message = dict[str, Any]
 
-CHARS_PER_TOKEN, TOKENS_PER_MESSAGE = 4, 4
-"""Close enough for a budget, and it needs no tokenizer."""
+TOKENS_PER_MESSAGE = 4
+"""What a model counts for a message besides its text."""
 
 log = logging.getLogger("scrubjay")
 
@@ -78,4 +79,4 @@ def _latest_exchanges(messages: Sequence[Message]) -> Iterator[list[Message]]:
 
 def _tokens(message: Message) -> int:
     parts = (message.get(part) for part in ("content", "tool_calls", "function_call"))
-    return TOKENS_PER_MESSAGE + sum(len(str(part)) for part in parts if part) // CHARS_PER_TOKEN
+    return TOKENS_PER_MESSAGE + sum(count_tokens(str(part)) for part in parts if part)

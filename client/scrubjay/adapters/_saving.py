@@ -29,6 +29,8 @@ FIRST_RETRY, LAST_RETRY = 0.2, 15.0
 
 log = logging.getLogger("scrubjay")
 
+_NO_ANSWER = f"no answer within {PATIENCE:g} s"
+
 
 class Write(NamedTuple):
     """One change of a memory: append, set (None deletes), drop (every key that starts with `key`), or remember
@@ -83,6 +85,8 @@ class Saver(Forkable):
 
     def write(self, *writes: Write) -> None:
         """Save, in this order. Returns when it is saved, or when the memory has been waited for in vain."""
+        if not writes:
+            return
         with self._changed:
             self._queue.extend(writes)
             ticket = self._done + len(self._queue)
@@ -91,7 +95,7 @@ class Saver(Forkable):
                 threading.Thread(target=self._drain, name="scrubjay-saver", daemon=True).start()
             in_time = self._changed.wait_for(lambda: self._done >= ticket or self.down, PATIENCE)
         if not in_time:
-            self._went_down(f"no answer within {PATIENCE:g} s")
+            self._went_down(_NO_ANSWER)
 
     def read(self, get: Callable[[], T], otherwise: T) -> T:
         """What `get` returns, or `otherwise` when that takes too long or fails; a wrong call is the caller's."""
@@ -112,7 +116,7 @@ class Saver(Forkable):
         thread.start()
         thread.join(PATIENCE)
         if thread.is_alive():
-            self._went_down(f"no answer within {PATIENCE:g} s")
+            self._went_down(_NO_ANSWER)
         if wrong:
             raise wrong[0]
         return answer[0] if answer else otherwise
@@ -134,6 +138,7 @@ class Saver(Forkable):
             kept = [write for write in self._queue if not meant(write.key)]
             self._done += len(self._queue) - len(kept)
             self._queue = deque(kept)
+            self._changed.notify_all()
             keys = [key for key in self.memory.keys(prefix) if meant(key)]
             self.memory.update(dict.fromkeys(keys))
         return len(keys)
@@ -190,7 +195,7 @@ class Saver(Forkable):
     def _came_back(self) -> None:
         if self.down:
             self.down = False
-            log.warning("%r: is back, and everything is saved", self.memory)
+            log.info("%r: is back, and everything is saved", self.memory)
         self._changed.notify_all()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from hashlib import sha256
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from scrubjay.errors import InvalidInput
 from scrubjay.memory import Memory
@@ -21,10 +21,9 @@ from ._messages import snapshot
 from ._saving import Write, saver_of
 
 DEFAULT = "default"
-MAX_SESSION_BYTES = 100
-"""Three times that, as it stands in a key, leaves room for the rest of the key."""
+MAX_SESSION_BYTES = 128
+"""Which leaves room for the rest of the key."""
 _MARK = "session:"
-_STATE = "state:"
 _NOTES = 8
 """Notes that are put into a prompt, if they fit."""
 
@@ -37,6 +36,9 @@ class Session:
         self.name = name
         self._prefix = _prefix(name)
         self._saver = saver_of(memory)
+
+    def is_same_as(self, other: Session) -> bool:
+        return self._saver is other._saver and self.name == other.name
 
     @property
     def down(self) -> bool:
@@ -117,8 +119,7 @@ class Record:
         long as they are the stored ones there is nothing to write. The first that differs begins
         a new course, and what was stored from there on gives way to it.
         """
-        if not self._complete:
-            self._catch_up(messages)
+        self.catch_up(messages)
         if repeats(self.rows, messages):
             return []
         count = len(messages)
@@ -138,38 +139,43 @@ class Record:
         self.rows = list(messages)
         return self._session.replaced(self._key, _copies(messages))
 
-    def _catch_up(self, messages: list[Any]) -> None:
-        """Put what could not be read at first before what has been said since."""
+    def catch_up(self, messages: list[Any]) -> list[Any]:
+        """Put what could not be read at first before what has been said since; what that is."""
+        if self._complete:
+            return []
         stored = self._session.get(self._key) or []
-        if not self._session.down:
-            earlier = stored[: len(stored) - len(self.rows)]
-            messages[:0] = earlier
-            self.rows[:0] = earlier
-            self._complete = True
+        if self._session.down:
+            return []
+        self._complete = True
+        earlier: list[Any] = stored[: len(stored) - len(self.rows)]
+        messages[:0] = earlier
+        self.rows[:0] = earlier
+        return earlier
 
 
 class State(MutableMapping[str, Any]):
-    """A session's values by name, such as preferences and counts. What is assigned is saved:
+    """An agent's values by name, such as preferences and counts. What is assigned is saved:
 
     agent.state["preferences"] = {"language": "Python"}
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, owner: str) -> None:
         self._session = session
-        self._values = {key.removeprefix(_STATE): session.get(key) for key in session.keys(_STATE)}
+        self._prefix = f"state:{quoted(owner)}:"
+        self._values = {key.removeprefix(self._prefix): session.get(key) for key in session.keys(self._prefix)}
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
-        write = self._session.replaced(_STATE + name, decode(encode(value)))
+        write = self._session.replaced(self._prefix + name, decode(encode(value)))
         check_key(write.key)
         self._values[name] = value
         self._session.write(write)
 
     def __delitem__(self, name: str) -> None:
         del self._values[name]
-        self._session.write(self._session.replaced(_STATE + name, None))
+        self._session.write(self._session.replaced(self._prefix + name, None))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -205,6 +211,11 @@ def namespace_of(*names: str) -> str:
     return f"{safe[: MAX_NAMESPACE_CHARS - 17]}-{digest}"
 
 
+def quoted(name: str) -> str:
+    """A name as a part of a key, whose parts are separated by colons."""
+    return name.replace("%", "%25").replace(":", "%3A")
+
+
 def _copies(messages: list[Any]) -> list[Any] | None:
     return [snapshot(message) for message in messages] or None
 
@@ -212,7 +223,7 @@ def _copies(messages: list[Any]) -> list[Any] | None:
 def _prefix(session: Any) -> str:
     if not isinstance(session, str) or not 0 < len(session.encode(errors="replace")) <= MAX_SESSION_BYTES:
         raise InvalidInput(f"a session is named by 1 to {MAX_SESSION_BYTES} bytes of text, not {shown(session)}")
-    return "" if session == DEFAULT else f"{_MARK}{quote(session, safe='@+ ')}:"
+    return "" if session == DEFAULT else f"{_MARK}{quoted(session)}:"
 
 
 def _name(key: str) -> str:

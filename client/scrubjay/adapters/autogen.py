@@ -5,7 +5,7 @@
 
 AutoGen calls `_append_oai_message` for every message on every path, sync and async, so that is
 where an agent's messages are saved. It clears histories on its way into each chat; only what the
-user clears is cleared here. Works with pyautogen 0.2.35 to 0.9 and autogen 0.9 to 0.14.
+user clears is cleared here. Tested with pyautogen 0.2.35 and 0.9, and with autogen 0.14.1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scrubjay.errors import InvalidInput, MissingExtra
 from scrubjay.memory import Memory
 
 from ._messages import Message, fitted, snapshot
-from ._sessions import DEFAULT, Record, Session, State, namespace_of, open_memory, repeats
+from ._sessions import DEFAULT, Record, Session, State, namespace_of, open_memory, quoted, repeats
 from ._tools import memory_tools
 
 T = TypeVar("T")
@@ -65,12 +65,14 @@ class Kept:
     session: str
     state: State
     _session: Session
+    _owner: str
 
-    def _open(self, memory: Memory | str | None, session: str, namespace: str) -> None:
-        self.memory = open_memory(memory, namespace)
+    def _open(self, memory: Memory | str | None, session: str, *names: str) -> None:
+        self.memory = open_memory(memory, namespace_of("autogen", *names))
         self.session = session
         self._session = Session(self.memory, session)
-        self.state = State(self._session)
+        self._owner = "-".join(names)
+        self.state = State(self._session, self._owner)
 
     @property
     def unsaved(self) -> int:
@@ -86,7 +88,7 @@ class Kept:
         erased = self._session.forget(session)
         if session in (None, self._session.name):
             self._start_anew()
-            self.state = State(self._session)
+            self.state = State(self._session, self._owner)
         return erased
 
     def _start_anew(self) -> None:
@@ -135,7 +137,7 @@ class PersistentAgent(ConversableAgent, Kept):
         recall: bool = False,
         remember: bool = False,
     ) -> None:
-        self._open(memory, session, namespace_of("autogen", self.name))
+        self._open(memory, session, self.name)
         self._remembers = remember
         self._records: dict[str, Record] = {}
         self._resent: dict[Any, list[Message]] = {}
@@ -159,8 +161,12 @@ class PersistentAgent(ConversableAgent, Kept):
     def _record(self, peer: Any) -> Record:
         name = _peer_name(peer)
         if name not in self._records:
-            self._records[name] = Record(self._session, f"with:{name}")
+            self._records[name] = Record(self._session, self._key(name))
         return self._records[name]
+
+    def _key(self, peer: str = "") -> str:
+        """Agents that share a memory have conversations of their own in it."""
+        return f"with:{quoted(self.name)}:{quoted(peer)}"
 
     def _take_over(self, peer: Any, messages: list[Message]) -> None:
         """Messages from before the agent was persistent, unless they are the stored ones."""
@@ -184,12 +190,17 @@ class PersistentAgent(ConversableAgent, Kept):
         else:
             writes = self._record(peer).follow(view)
             saved = writes[-1].value if writes else None
-        if saved is not None:
+        if saved is not None and not self._is_told_by(sender, peer):
             said = _readable(saved)
             writes.append(self._session.appended("conversation_history", {"sender": sender, "message": said}))
             if self._remembers and isinstance(said, str) and said.strip():
                 writes.append(self._session.remembered(said, sender))
-            self._session.write(*writes)
+        self._session.write(*writes)
+
+    def _is_told_by(self, sender: str, peer: Any) -> bool:
+        """Whether the sender has put it into the same conversation_history itself: agents may share a memory."""
+        who = peer.groupchat.agent_by_name(sender) if isinstance(peer, GroupChatManager) else peer
+        return sender != self.name and isinstance(who, PersistentAgent) and who._session.is_same_as(self._session)
 
     def _with_context(self, messages: list[Message]) -> list[Message]:
         """What the model is handed, with what is remembered about the last thing said; nothing of it is kept."""
@@ -214,7 +225,7 @@ class PersistentAgent(ConversableAgent, Kept):
         `conversation_history` still tells what was said; `forget` erases that as well. On its way
         into a chat AutoGen calls this for every agent, and then nothing is cleared.
         """
-        caller = _autogen_caller()
+        caller, _ = _autogen_caller()
         if caller in _RESUMING:
             self._await_resending()
         elif caller != "_prepare_chat" or _keeps_itself(recipient):
@@ -229,9 +240,10 @@ class PersistentAgent(ConversableAgent, Kept):
                 view.clear()
 
     def _save_cleared(self, recipient: Any) -> None:
+        self._resent.clear()
         if recipient is None and not self._oai_messages:
             self._start_anew()
-            self._session.write(self._session.dropped("with:"))
+            self._session.write(self._session.dropped(self._key()))
         for peer in list(self._oai_messages) if recipient is None else [recipient]:
             if not _keeps_itself(peer):
                 self._session.write(self._record(peer).replace(self._oai_messages[peer]))
@@ -253,6 +265,17 @@ class GroupRecord(Record):
         self.speakers: list[str] = session.get("speaker_history") or []
         self.unseen = 0
         """How many messages, from the first, the members have not been told in this process."""
+
+    def catch_up(self, messages: list[Message]) -> list[Message]:
+        earlier = super().catch_up(messages)
+        self.speakers[:0] = [message.get("name", "") for message in earlier]
+        return earlier
+
+    def start_anew(self, rows: list[Message]) -> None:
+        """`rows` are what is stored still, if anything is."""
+        self.rows = rows
+        self.speakers.clear()
+        self.unseen = 0
 
 
 class PersistentGroupChat(GroupChat, Kept):
@@ -278,7 +301,7 @@ class PersistentGroupChat(GroupChat, Kept):
         names = _names(self)
         if len(set(names)) < len(names):
             log.warning("members of a group chat are told apart by name after a restart; rename some of %s", names)
-        self._open(memory, session, namespace_of("autogen-groupchat", *names))
+        self._open(memory, session, "groupchat", *names)
         self._record = record = GroupRecord(self._session)
         if not _overlap(record.rows, self.messages):
             self.messages[:0] = record.rows
@@ -310,19 +333,21 @@ class PersistentGroupChat(GroupChat, Kept):
 
     def reset(self) -> None:
         """Start the chat anew, for the time after a restart too; on AutoGen's way into a chat this changes nothing."""
-        caller = _autogen_caller()
+        caller, manager = _autogen_caller()
         if caller == "_prepare_chat":
+            _replace_copy(manager, self)
             self._record.unseen = len(self.messages)
             return
         super().reset()
-        self._start_anew()
-        if caller not in _RESUMING:  # which hands over the old messages again, one by one
+        if caller in _RESUMING:  # which hands over the old messages again, one by one
+            self._record.start_anew(self._record.rows)
+        else:
+            self._start_anew()
             self._session.write(self._record.replace([]), self._session.replaced("speaker_history", None))
 
     def _start_anew(self) -> None:
         self.messages.clear()
-        self._record.speakers.clear()
-        self._record.unseen = 0
+        self._record.start_anew([])
 
     def select_speaker(self, last_speaker: Any, selector: Any) -> Any:
         self._tell_members(selector)
@@ -342,16 +367,17 @@ class PersistentGroupChat(GroupChat, Kept):
 
 
 def persist(thing: T, *, memory: Memory | str | None = None, session: str = DEFAULT, **options: Any) -> T:
-    """Make an agent or group chat that exists already persistent, and return it.
+    """Make an agent or group chat that exists already persistent, and return it; a manager stands for its chat.
 
-    Where a manager exists, give that and not its chat, of which it has a copy.
     `memory` is a Memory or a namespace, by default one of the name's own; `session` keeps several
     conversations apart. For agents, `max_messages` and `max_tokens` bound what the model is handed,
     `recall` puts what is remembered about a message before it, and `remember` keeps messages as notes.
     """
     made: Any = thing
     if isinstance(thing, GroupChatManager):
-        _persist_manager(made, persist(made.groupchat, memory=memory, session=session, **options))
+        group = persist(made.groupchat, memory=memory, session=session, **options)
+        _replace_copy(made, group)
+        made._last_speaker = group.last_speaker
         return thing
     if isinstance(thing, Kept):
         raise InvalidInput(f"{thing!r} is persistent already; give memory= and session= where it is made")
@@ -365,10 +391,11 @@ def persist(thing: T, *, memory: Memory | str | None = None, session: str = DEFA
     return thing
 
 
-def _persist_manager(manager: Any, group: Any) -> None:
-    manager._last_speaker = group.last_speaker
+def _replace_copy(manager: Any, group: PersistentGroupChat) -> None:
+    """Let a manager that was made before its chat was persistent work on the chat, and not on its copy from then."""
     for reply in manager._reply_func_list:
-        if isinstance(reply["config"], GroupChat):  # the copy that it was to work on
+        copy = reply["config"]
+        if isinstance(copy, GroupChat) and not isinstance(copy, PersistentGroupChat):
             reply["config"] = group
 
 
@@ -389,13 +416,14 @@ def _persistent(own: Any) -> type:
     raise InvalidInput(f"persist takes a ConversableAgent, a GroupChat or a GroupChatManager, not a {own.__name__}")
 
 
-def _autogen_caller() -> str | None:
-    """Which function of AutoGen's clears: an overridden method is told in no other way why it is called."""
+def _autogen_caller() -> tuple[str | None, Any]:
+    """Which method of AutoGen's clears, and whose: an overridden method is told in no other way why it is called."""
     frame = sys._getframe(2)
     while frame.f_back and frame.f_code.co_name in ("clear_history", "reset"):
         frame = frame.f_back
-    module = str(frame.f_globals.get("__name__"))
-    return frame.f_code.co_name if module.partition(".")[0] == "autogen" else None
+    if str(frame.f_globals.get("__name__")).partition(".")[0] != "autogen":
+        return None, None
+    return frame.f_code.co_name, frame.f_locals.get("self")
 
 
 def _direction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
@@ -405,7 +433,9 @@ def _direction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool
     the role is that of a sender or of a receiver, whatever the message's own is.
     """
     rest = args[1:]
-    peer = kwargs.get("conversation_id") or next(arg for arg in rest if not isinstance(arg, str | bool))
+    peer = (
+        kwargs["conversation_id"] if "conversation_id" in kwargs else next(arg for arg in rest if hasattr(arg, "name"))
+    )
     role = kwargs.get("role") or next((arg for arg in rest if isinstance(arg, str)), "assistant")
     return peer, role == "assistant"
 
