@@ -7,7 +7,7 @@ SERVER := $(VENV)/.server
 ARGS ?=
 
 .DEFAULT_GOAL := check
-.PHONY: setup serve test stress lint types check bench format clean
+.PHONY: setup serve test test-autogen stress lint types check bench format clean
 
 setup: $(READY)
 
@@ -26,8 +26,14 @@ $(SERVER): pyproject.toml
 serve: $(SERVER)  ## start the service; make serve ARGS="--port 9000"
 	$(BIN)/scrubjay serve $(ARGS)
 
-test: $(READY)
+test: $(READY)  ## all of them; make test ARGS="-k quota -x" for some, without those on AutoGen's versions
 	$(BIN)/python -m pytest $(ARGS)
+ifeq ($(strip $(ARGS)),)
+	$(MAKE) --no-print-directory test-autogen
+endif
+
+test-autogen:  ## on every AutoGen there is, each in its own environment; ARGS="0.14.1 -x" for one
+	$(PYTHON) tests/adapters/versions.py $(ARGS)
 
 stress: $(READY)  ## kill -9, full disks and races, the long form
 	SCRUBJAY_STRESS=1 $(BIN)/python -m pytest tests/stress -s $(ARGS)
@@ -49,4 +55,4 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-autogen-* dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
