@@ -440,12 +440,19 @@ class UpdateBody(Strict):
     values: dict[str, JsonValue] = Field(description="null deletes")
 
 
+_ONCE = Field(
+    None, description="an id of the sender's own: sent again with it, this does not happen twice", max_length=512
+)
+
+
 class AppendBody(Strict):
     items: list[JsonValue]
+    once: str | None = _ONCE
 
 
 class IncrBody(Strict):
     by: float = 1
+    once: str | None = _ONCE
 
 
 class ReadBody(Strict):
@@ -693,12 +700,13 @@ _LIST = f"{_NS}/lists/{{key:key}}"
 async def append_items(request: Request) -> Response:
     """Add to the end of a list, which is made if there is none."""
     namespace, key = names(request)
-    parts = (await read_fields(request, "items"))["items"]
+    fields = await read_fields(request, "items", "once")
+    parts, once = fields["items"], fields.get("once")
     if not isinstance(parts, list):
         raise InvalidInput("items is a list of values")
     texts = [encode(part, f"items[{i}]") for i, part in enumerate(parts)]
     check_total(texts)
-    length, account = await run(request, lists.append_items(namespace, key, texts))
+    length, account = await run(request, lists.append_items(namespace, key, texts, once))
     return written({"length": length}, account)
 
 
@@ -717,11 +725,12 @@ async def read_tail(request: Request) -> Response:
 async def increment(request: Request) -> Response:
     """Add to a number, from 0 if there is none."""
     namespace, key = names(request)
-    by = (await read_fields(request, None, "by")).get("by", 1)
+    fields = await read_fields(request, None, "by", "once")
+    by = fields.get("by", 1)
     if type(by) not in (int, float):
         raise InvalidInput(f"by is a number, not {json.dumps(by)[:40]}")
     encode(by, "by")
-    total, account = await run(request, items.increment(namespace, key, by))
+    total, account = await run(request, items.increment(namespace, key, by, fields.get("once")))
     return written({"value": total}, account)
 
 

@@ -78,14 +78,14 @@ class AsyncMemory:
     async def clear(self) -> int:
         return await _on_thread(self._memory.clear)
 
-    async def append(self, key: str, *items: Any) -> int:
-        return await _on_thread(self._memory.append, key, *items)
+    async def append(self, key: str, *items: Any, once: str | None = None) -> int:
+        return await _on_thread(self._memory.append, key, *items, once=once)
 
     async def tail(self, key: str, n: int) -> list[Any]:
         return await _on_thread(self._memory.tail, key, n)
 
-    async def incr(self, key: str, by: float = 1) -> Any:
-        return await _on_thread(self._memory.incr, key, by)
+    async def incr(self, key: str, by: float = 1, *, once: str | None = None) -> Any:
+        return await _on_thread(self._memory.incr, key, by, once=once)
 
     async def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
         return await _on_thread(self._memory.get_many, keys)

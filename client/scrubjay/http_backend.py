@@ -60,16 +60,16 @@ class HttpBackend:
     def clear(self, namespace: str) -> int:
         return int(self._call("DELETE", _root(namespace))["deleted"])
 
-    def append(self, namespace: str, key: str, texts: Sequence[str]) -> int:
-        body = f'{{"items":[{",".join(texts)}]}}'
+    def append(self, namespace: str, key: str, texts: Sequence[str], once: str | None) -> int:
+        body = f'{{"items":[{",".join(texts)}],"once":{json.dumps(once)}}}'
         return int(self._call("POST", f"{_root(namespace)}/lists/{quote(key, safe='')}", body)["length"])
 
     def tail(self, namespace: str, key: str, count: int) -> list[Any]:
         return list(self._call("GET", f"{_root(namespace)}/lists/{quote(key, safe='')}?tail={count}")["items"])
 
-    def incr(self, namespace: str, key: str, by: float) -> Any:
+    def incr(self, namespace: str, key: str, by: float, once: str | None) -> Any:
         path = f"{_root(namespace)}/counters/{quote(key, safe='')}"
-        return self._call("POST", path, json.dumps({"by": by}))["value"]
+        return self._call("POST", path, json.dumps({"by": by, "once": once}))["value"]
 
     def get_many(self, namespace: str, keys: Sequence[str]) -> dict[str, Any]:
         return dict(self._call("POST", f"{_root(namespace)}/read", json.dumps({"keys": keys}))["values"])

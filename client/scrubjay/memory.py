@@ -110,25 +110,30 @@ class Memory:
         """Delete everything in the namespace, for good; how many items and notes there were."""
         return self._backend.clear(self.namespace)
 
-    def append(self, key: str, *items: Any) -> int:
-        """Add to the end of a list, atomically, at a cost that does not grow with it; its length."""
+    def append(self, key: str, *items: Any, once: str | None = None) -> int:
+        """Add to the end of a list, atomically, at a cost that does not grow with it; its length.
+
+        With an id of your own in `once`, sending it again after a lost answer does not append twice.
+        """
         check_key(key)
+        _check_once(once)
         texts = [encode(item, f"items[{i}]") for i, item in enumerate(items)]
         check_total(texts)
-        return self._backend.append(self.namespace, key, texts)
+        return self._backend.append(self.namespace, key, texts, once)
 
     def tail(self, key: str, n: int) -> list[Any]:
         """The last `n` items of a list, oldest first."""
         check_key(key)
         return self._backend.tail(self.namespace, key, check_count("n", n))
 
-    def incr(self, key: str, by: float = 1) -> Any:
-        """Add to a number atomically, from 0 if there is none; the new number."""
+    def incr(self, key: str, by: float = 1, *, once: str | None = None) -> Any:
+        """Add to a number atomically, from 0 if there is none; the new number. For `once` see append."""
         check_key(key)
+        _check_once(once)
         if type(by) not in (int, float):
             raise InvalidInput(f"by is a number, not {shown(by)}")
         encode(by, "by")
-        return self._backend.incr(self.namespace, key, by)
+        return self._backend.incr(self.namespace, key, by, once)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
         """The values of those keys that are there, seen at one moment."""
@@ -256,6 +261,11 @@ class Memory:
         """Every namespace in the same store, whether it still holds something or not."""
         return self._backend.namespaces()
 
+    @property
+    def place(self) -> str:
+        """Where it is: the path of the file, or the URL of the server."""
+        return self._backend.place
+
     def close(self) -> None:
         """Let go of the file or the connections; nothing is lost by not calling it."""
         self._backend.close()
@@ -274,7 +284,7 @@ class Memory:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Memory {self.namespace!r} at {self._backend.place}>"
+        return f"<Memory {self.namespace!r} at {self.place}>"
 
     def _each_key(self, prefix: str) -> Iterator[str]:
         if prefix:
@@ -286,6 +296,11 @@ class Memory:
             if len(page) < MAX_PAGE:
                 return
             after = page[-1]
+
+
+def _check_once(once: str | None) -> None:
+    if once is not None:
+        check_key(once)
 
 
 class _Closed:

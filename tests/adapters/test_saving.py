@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import sqlite3
+import threading
 import time
 from contextlib import closing
 
@@ -40,11 +41,11 @@ class Failing:
         self.away = True
 
     def __getattr__(self, verb):
-        def call(*args):
+        def call(*args, **options):
             if self.away:
                 time.sleep(self.seconds)
                 raise self.error
-            return getattr(self.memory, verb)(*args)
+            return getattr(self.memory, verb)(*args, **options)
 
         return call
 
@@ -52,6 +53,46 @@ class Failing:
 def settled(saver):
     saver.flush(10)
     return not saver.unsaved
+
+
+class LosingAnswers:
+    """Stands before a server: passes requests on, and swallows the first answers."""
+
+    def __init__(self, port: int, losses: int) -> None:
+        self._port, self._losses = port, losses
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
+
+    def _pass_on(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._port)) as server:
+            while request := client.recv(65536):
+                server.sendall(request)
+                answer = server.recv(65536)
+                if request.startswith(b"POST") and self._losses:
+                    self._losses -= 1
+                    return
+                client.sendall(answer)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def test_an_answer_that_was_lost_does_not_double_a_message(server):
+    with closing(LosingAnswers(server.port, losses=3)) as between, Memory("lossy", url=between.url) as memory:
+        session = Session(memory, "default")
+        for i in range(5):
+            session.write(session.appended("log", i))
+        assert settled(saver_of(memory))
+        assert memory.get("log") == [0, 1, 2, 3, 4]
 
 
 def test_a_write_is_stored_when_it_returns(memory):
@@ -115,7 +156,7 @@ def test_a_server_that_accepts_and_never_answers_is_waited_for_once(memory, monk
 def test_a_file_that_another_program_has_locked_is_waited_for_once(memory, monkeypatch):
     monkeypatch.setattr(_saving, "PATIENCE", 0.2)
     saver = Saver(memory)
-    with closing(sqlite3.connect(memory._backend.place, isolation_level=None)) as other:
+    with closing(sqlite3.connect(memory.place, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         started = time.monotonic()
         for number in range(50):
@@ -162,9 +203,9 @@ def test_erasing_takes_the_waiting_writes_along(memory):
 
 
 def test_all_handles_on_a_namespace_share_one_line(memory):
-    other = Memory("agent", path=memory._backend.place, durability="fast")
+    other = Memory("agent", path=memory.place, durability="fast")
     assert saver_of(memory) is saver_of(other)
-    assert saver_of(memory) is not saver_of(Memory("agent2", path=memory._backend.place))
+    assert saver_of(memory) is not saver_of(Memory("agent2", path=memory.place))
 
 
 def test_a_conversation_that_could_not_be_read_is_caught_up_with(memory):

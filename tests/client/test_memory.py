@@ -286,6 +286,27 @@ def test_a_list_that_was_set_can_grow_and_be_replaced(memory):
     assert memory.get("l") == "no list"
 
 
+def test_what_is_sent_again_with_the_same_id_happens_once(memory):
+    for _ in range(3):
+        assert memory.append("l", "a", "b", once="message-1") == 2
+        assert memory.incr("n", 5, once="count-1") == 5
+    assert memory.append("l", "c", once="message-2") == 3
+    assert memory.append("l", "c") == 4
+    assert memory.append("l", "a", "b", once="message-1") == 2
+    assert memory.get("l") == ["a", "b", "c", "c"]
+    assert memory.get("n") == 5
+    assert memory.usage().writes_today == 4
+    for bad in ("", "x" * 513, 5):
+        with pytest.raises(InvalidInput):
+            memory.append("l", 1, once=bad)
+    memory.set("text", "no list")
+    for _ in range(2):
+        with pytest.raises(Conflict):
+            memory.append("text", 1, once="refused")
+    memory.set("text", [])
+    assert memory.append("text", 1, once="refused") == 1, "what was refused has not happened"
+
+
 @pytest.mark.parametrize("value", [1, "text", {"a": 1}, True])
 def test_appending_to_what_is_no_list_is_a_conflict(memory, value):
     memory.set("k", value)

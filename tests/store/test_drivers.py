@@ -290,6 +290,21 @@ def test_expired_items_are_swept_with_their_rows(open_driver):
     assert driver.run(items.set_item("ns", "k1", "1"))[0] == 3, "versions go on above what was swept"
 
 
+def test_ids_of_delivered_writes_are_forgotten_after_a_week(open_driver):
+    clock = Clock()
+    driver = open_driver(clock=clock)
+    for i in range(600):
+        driver.run(lists.append_items("ns", "l", ["1"], f"id-{i}"))
+    clock.now += 7 * DAY - 1
+    driver.store.sweep()
+    assert driver.run(lists.append_items("ns", "l", ["1"], "id-0"))[0] == 1
+    clock.now += 2
+    driver.store.sweep()
+    connection = driver.store.take()
+    assert connection.execute("SELECT count(*) FROM deliveries").fetchone() == (0,)
+    driver.store.put_back(connection)
+
+
 def test_a_process_that_writes_sweeps_on_its_way(tmp_path):
     clock = Clock()
     driver = SyncDriver(tmp_path / "db", clock=clock)

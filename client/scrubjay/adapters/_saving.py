@@ -40,10 +40,12 @@ class Write(NamedTuple):
     verb: str
     key: str
     value: Any = None
+    id: str | None = None
+    """By which an append that is sent again, after an answer that was lost, does not happen twice."""
 
     def run(self, memory: Memory) -> None:
         if self.verb == "append":
-            memory.append(self.key, self.value)
+            memory.append(self.key, self.value, once=self.id)
         elif self.verb == "set":
             memory.set(self.key, self.value)
         elif self.verb == "remember":
@@ -207,7 +209,7 @@ _unsaved: weakref.WeakSet[Saver] = weakref.WeakSet()
 
 
 def saver_of(memory: Memory) -> Saver:
-    at = (memory.namespace, memory._backend.place)
+    at = (memory.namespace, memory.place)
     with _savers_lock:
         saver = _savers.get(at)
         if saver is None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, MutableMapping
 from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
+from uuid import uuid4
 
 from scrubjay.errors import InvalidInput
 from scrubjay.memory import Memory
@@ -63,7 +64,9 @@ class Session:
         self._saver.write(*writes)
 
     def appended(self, key: str, item: Any) -> Write:
-        return Write("append", self._prefix + key, item)
+        # A server's answer can be lost, and the append is then sent again; a file's cannot.
+        remote = self.memory.place.startswith("http")
+        return Write("append", self._prefix + key, item, uuid4().hex if remote else None)
 
     def replaced(self, key: str, value: Any) -> Write:
         return Write("set", self._prefix + key, value)

@@ -9,6 +9,7 @@ from scrubjay.errors import QuotaExceeded
 from scrubjay.lazy import Lazy
 from scrubjay.records import Usage, to_time
 
+from .deliveries import forget_old
 from .operation import LONG_WRITE, READ, WRITE, Context, Quota, Steps, operation
 
 if TYPE_CHECKING:
@@ -227,4 +228,5 @@ def sweep(context: Context) -> Steps[bool]:
         yield from note_rows.erase_note(accounts[namespace], note_rows.Row._make(row))
     for account in accounts.values():
         yield from account.save()
-    return SWEEP_BATCH in (len(items), len(notes))
+    more = yield from forget_old(context, SWEEP_BATCH)
+    return more or SWEEP_BATCH in (len(items), len(notes))

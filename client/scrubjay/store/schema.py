@@ -47,6 +47,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             value TEXT NOT NULL,
             PRIMARY KEY (namespace, key, position)
         ) WITHOUT ROWID""",
+        # The ids of writes that must happen once, and what they came to.
+        """CREATE TABLE deliveries (
+            namespace TEXT NOT NULL,
+            id TEXT NOT NULL,
+            result TEXT NOT NULL,
+            delivered_at INTEGER NOT NULL,
+            PRIMARY KEY (namespace, id)
+        ) WITHOUT ROWID""",
+        "CREATE INDEX deliveries_age ON deliveries (delivered_at)",
         # Of a key only its hash is kept. The id is in the key itself, and finds its row.
         """CREATE TABLE apikeys (
             id TEXT NOT NULL PRIMARY KEY,
