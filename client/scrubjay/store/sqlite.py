@@ -83,7 +83,11 @@ class SqliteStore(Forkable):
         self._swept_at = clock()
         self._closed = False
         self.start_anew()
-        self._prepare()
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
         self.watch_forks()
 
     def start_anew(self) -> None:
@@ -200,9 +204,13 @@ class SqliteStore(Forkable):
         with self._gate:
             try:
                 connection = sqlite3.connect(self.path, timeout=wait, isolation_level=None, check_same_thread=False)
+            except sqlite3.Error as error:
+                raise self.explained(error) from error
+            try:
                 for pragma in self.pragmas():
                     connection.execute(pragma)
             except sqlite3.Error as error:
+                connection.close()
                 raise self.explained(error) from error
             self._opened.add(connection)
         return connection
