@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .errors import InvalidInput
-from .names import MAX_RECALL, check_content, check_count, check_label, check_tags, check_ttl, shown
-from .values import encode
+from .errors import InvalidInput, ValueTooLarge
+from .names import MAX_NOTE_BYTES, MAX_RECALL, check_content, check_count, check_label, check_tags, check_ttl, shown
+from .values import byte_size, encode
 
 RANKINGS = ("relevance", "confidence")
 """relevance: how well the words fit. confidence: fit × .6 + recency × .2 + frequency × .2."""
@@ -14,7 +14,7 @@ DAY_SECONDS = 86_400
 
 
 class Draft(NamedTuple):
-    """A note on its way into the store; None leaves what a note with the same content has."""
+    """A note on its way into the store; None leaves what a note with the same content has, but for the time to live."""
 
     content: str
     type: str | None
@@ -43,7 +43,9 @@ class Draft(NamedTuple):
             raise InvalidInput(f"pinned is true or false, not {shown(pinned)}")
         if metadata is not None and not isinstance(metadata, dict):
             raise InvalidInput(f"metadata is an object of names and values, not {shown(metadata)}")
-        encode(metadata, "metadata")
+        size = len(encode(metadata, "metadata"))
+        if size > MAX_NOTE_BYTES:
+            raise ValueTooLarge(f"metadata has {size} characters as JSON; at most {MAX_NOTE_BYTES} are allowed")
         return cls(
             check_content(content),
             check_label("type", type),
@@ -83,6 +85,7 @@ class Question(NamedTuple):
     ) -> Question:
         if not isinstance(query, str):
             raise InvalidInput(f"a query is text, not {shown(query)}")
+        byte_size(query, query, "query")
         if threshold is not None and (isinstance(threshold, bool) or not isinstance(threshold, int | float)):
             raise InvalidInput(f"threshold is a number from 0 to 1, not {shown(threshold)}")
         if ranking not in (None, *RANKINGS):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import threading
@@ -14,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 
-from .errors import ScrubjayError, Unavailable
+from .errors import Unavailable
 from .forks import Forkable
 from .recall.embedding import Embedder, nearest, open_embedder, without_names
 from .store import vectors
@@ -81,10 +80,12 @@ class Meaning(Forkable):
 
     def _work(self) -> None:
         while batch := self._next_batch():
-            # What cannot be done now is found again by `scrubjay reindex`; words find it meanwhile.
-            with contextlib.suppress(ScrubjayError):
+            try:
                 for namespace, group in itertools.groupby(sorted(batch), key=itemgetter(0)):
                     self._index(namespace, [note for _, note in group])
+            except Exception as error:  # noqa: BLE001 - a model may fail in any way; the next notes still want one
+                # What cannot be done now is found again by `scrubjay reindex`; words find it meanwhile.
+                _log.warning("%d notes wait for `scrubjay reindex`: %s", len(batch), error)
 
     def _next_batch(self) -> list[tuple[str, int]]:
         with self._lock:
@@ -94,6 +95,8 @@ class Meaning(Forkable):
 
     def _index(self, namespace: str, ids: list[int]) -> None:
         texts, names = self._store.run(vectors.read_texts(namespace, ids, self.embedder.name))
+        if not texts:
+            return
         found = self.embedder.embed([without_names(text, names) for _, text in texts])
         made = [(note, vector) for (note, _), vector in zip(texts, found, strict=True)]
         self._store.run(vectors.add_vectors(namespace, self.embedder.name, made))

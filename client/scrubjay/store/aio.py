@@ -109,11 +109,12 @@ class AioStore:
     async def _snapshot(self, operation: Operation[T]) -> T:
         """All statements on one connection, in one read transaction."""
         async with self._reader() as reader:
-            await reader.execute("BEGIN")
             try:
+                await reader.execute("BEGIN")
                 return await _steps_through(reader, operation, self._store.context())
             finally:
-                await reader.execute("COMMIT")
+                if reader.in_transaction:
+                    await reader.execute("ROLLBACK")
 
     @contextlib.asynccontextmanager
     async def _reader(self) -> Any:
@@ -140,7 +141,7 @@ class AioStore:
             while self._waiting:
                 batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
                 started = self._loop.time()
-                await self._commit([job for job, _ in batch])
+                await self._settle([job for job, _ in batch])
                 _report(batch)
                 if len(batch) > 1:
                     await self._gather(len(batch) + len(self._waiting), (self._loop.time() - started) * PATIENCE)
@@ -158,6 +159,14 @@ class AioStore:
         await self._gathered
         timer.cancel()
         self._expected = 0
+
+    async def _settle(self, jobs: list[Job[Any]]) -> None:
+        """Commit; whatever goes wrong with that, every job has an outcome."""
+        try:
+            await self._commit(jobs)
+        except Exception as error:  # noqa: BLE001 - nobody may be left waiting
+            for job in jobs:
+                job.error = self._store.explained(error) if isinstance(error, sqlite3.Error) else error
 
     async def _commit(self, jobs: list[Job[Any]]) -> None:
         """Try it here, and only the COMMIT on the thread; whatever comes in the way takes the patient path."""

@@ -166,7 +166,7 @@ def update_items(context: Context, namespace: str, texts: Mapping[str, str | Non
     """Several items at once, all or none; None deletes."""
     account = yield from open_account(context, namespace)
     yield from account.charge(writes=sum(text is not None for text in texts.values()))
-    for key, text in texts.items():
+    for key, text in sorted(texts.items(), key=lambda pair: pair[1] is not None):  # deletes first: they make room
         found = yield from find_live(context, account, key)
         if text is not None:
             yield from _write(context, account, key, text, found, None)

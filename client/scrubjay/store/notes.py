@@ -27,12 +27,12 @@ from scrubjay.recall.words import count_beginnings, count_words, split
 from scrubjay.records import Note, to_time
 from scrubjay.values import byte_size, encode
 
-from .items import clear_into
+from .items import clear_into, is_over
 from .note_rows import COLUMNS, Row, erase_note, pack_words, remove_words
 from .operation import LONG_WRITE, SNAPSHOT, WRITE, Context, Long, Many, Operation, Steps, operation
 from .quotas import Account, open_account
 
-LONG_CHARS = 4_000
+LONG_CHARS = 300
 """A text that takes longer to index than a server's event loop may wait."""
 MAX_QUERY_CHARS = 20_000
 MAX_QUERY_WORDS = 32
@@ -77,7 +77,8 @@ class Session(NamedTuple):
 
 def remember(namespace: str, draft: Draft) -> Operation[tuple[Note, Account]]:
     """Store a note; one with the same content is refreshed instead."""
-    return (_remember if len(draft.content) < LONG_CHARS else _remember_long)(namespace, draft)
+    size = len(draft.content) + (len(encode(draft.metadata)) if draft.metadata else 0)
+    return (_remember if size < LONG_CHARS else _remember_long)(namespace, draft)
 
 
 def _steps_to_remember(context: Context, namespace: str, draft: Draft) -> Steps[tuple[Note, Account]]:
@@ -85,7 +86,7 @@ def _steps_to_remember(context: Context, namespace: str, draft: Draft) -> Steps[
     digest = blake2b(draft.content.encode(), digest_size=16).digest()
     rows = yield _FIND, (namespace, digest)
     found = Row._make(rows[0]) if rows else None
-    if found and found.expires_at is not None and found.expires_at <= context.now:
+    if found and is_over(found.expires_at, context.now):
         yield from erase_note(account, found)
         found = None
     row = yield from (_refresh(context, account, draft, found) if found else _insert(context, account, draft, digest))
@@ -105,7 +106,7 @@ def forget(context: Context, namespace: str, note_id: str) -> Steps[tuple[bool, 
     if rows:
         yield from erase_note(account, Row._make(rows[0]))
     yield from account.save()
-    live = bool(rows) and (rows[0][10] is None or rows[0][10] > context.now)
+    live = bool(rows) and not is_over(Row._make(rows[0]).expires_at, context.now)
     return live, account
 
 
@@ -236,7 +237,7 @@ def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> St
         _UPDATE,
         (row.type, row.tags, row.session, row.metadata, row.speaker(), row.pinned, row.times, *row[9:], *at),
     )
-    if (row.type, row.tags, row.metadata) != (found.type, found.tags, found.metadata):
+    if row.words != found.words:  # other labels, or a program that splits words in another way
         yield from remove_words(account.namespace, found)
         yield from _add_words(account.namespace, row.id, counts)
     return row

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -44,14 +45,23 @@ FORK_SECONDS = 5.0
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
+class Batch:
+    """Jobs that are done together: one assignment ends them all, which Ctrl-C cannot cut in two."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done = False
+
+
 class Job(Generic[T]):
     """One write operation on its way through a batch."""
 
-    __slots__ = ("done", "error", "operation", "result")
+    __slots__ = ("batch", "error", "operation", "result")
 
     def __init__(self, operation: Operation[T]) -> None:
         self.operation = operation
-        self.done = False
+        self.batch = Batch()
         self.error: Exception | None = None
         self.result: T | None = None
 
@@ -122,28 +132,28 @@ class SqliteStore(Forkable):
 
     def commit(self, jobs: list[Job[Any]]) -> None:
         """Run write operations in one transaction; each has its own outcome, and none a half one."""
-        all_done = False
+        batch = Batch()
+        for job in jobs:
+            job.batch = batch
+        connection = None
         try:
             connection = self.take()
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                all_done = self.attempt(connection, jobs)
-                if all_done:
-                    connection.execute("COMMIT")
-            finally:
-                if all_done and not connection.in_transaction:  # also when Ctrl-C came with the end of the COMMIT
-                    _finish(jobs)
-                roll_back(connection)
-                self.put_back(connection)
+            connection.execute("BEGIN IMMEDIATE")
+            if self.attempt(connection, jobs):
+                _end(connection, batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome of these jobs
             # A lock that was waited for in vain would be waited for once more by each.
             if len(jobs) == 1 or _is_busy(error):
-                _finish(jobs, self.explained(error) if isinstance(error, sqlite3.Error) else error)
-                return
-            all_done = False
-        if not all_done and len(jobs) == 1:
-            _finish(jobs)
-        elif not all_done:  # one of them spoilt the transaction: each gets its own
+                for job in jobs:
+                    job.error = self.explained(error) if isinstance(error, sqlite3.Error) else error
+                batch.done = True
+        finally:
+            if connection is not None:
+                roll_back(connection)
+                self.put_back(connection)
+        if not batch.done and len(jobs) == 1:  # refused after it had written something
+            batch.done = True
+        elif not batch.done:  # one of them spoilt the transaction: each gets its own
             for job in jobs:
                 self.commit([job])
 
@@ -243,10 +253,10 @@ class SqliteStore(Forkable):
         job = Job(operation)
         self._jobs.append(job)
         try:
-            while not job.done:
+            while not job.batch.done:
                 with self._writing:
-                    if not job.done:
-                        self._lead(job)
+                    if not job.batch.done:
+                        self._lead()
         except BaseException:  # Ctrl-C while waiting: what was not acknowledged must not happen later
             with contextlib.suppress(ValueError):
                 self._jobs.remove(job)
@@ -256,14 +266,13 @@ class SqliteStore(Forkable):
                 self.sweep()
         return job.outcome()
 
-    def _lead(self, own: Job[Any]) -> None:
-        """Run what has lined up; called by whoever holds the lock."""
-        jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), MAX_BATCH))]
+    def _lead(self) -> None:
+        """Run what has lined up; called by whoever holds the lock. Jobs leave the line only when they are done."""
         try:
-            self.commit(jobs)
-        except BaseException:  # this thread's own trouble: the others' work goes back in the line
-            self._jobs.extendleft(job for job in reversed(jobs) if not job.done and job is not own)
-            raise
+            self.commit(list(islice(self._jobs, MAX_BATCH)))
+        finally:
+            while self._jobs and self._jobs[0].batch.done:
+                self._jobs.popleft()
 
     def find_faults(self) -> list[str]:
         """What is wrong with the file: its pages first, then what the counters say."""
@@ -285,11 +294,13 @@ class SqliteStore(Forkable):
         connection = self.take()
         try:
             connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            (blocked, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
             raise self.explained(error) from error
         finally:
             self.put_back(connection)
+        if blocked:
+            raise Unavailable(f"another process is reading {self.path}, so old pages are still there; run it again")
 
     def sweep(self) -> None:
         """Remove what has expired."""
@@ -381,10 +392,16 @@ def steps_through(
         return stop.value  # type: ignore[no-any-return]
 
 
-def _finish(jobs: list[Job[Any]], error: Exception | None = None) -> None:
-    for job in jobs:
-        job.error = error or job.error
-        job.done = True
+def _end(connection: sqlite3.Connection, batch: Batch) -> None:
+    """COMMIT, and say so even when Ctrl-C comes at its end."""
+    failed = False
+    try:
+        connection.execute("COMMIT")
+    except sqlite3.Error:
+        failed = True
+        raise
+    finally:
+        batch.done = not failed and not connection.in_transaction
 
 
 def _is_busy(error: Exception) -> bool:
