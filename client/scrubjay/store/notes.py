@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, NamedTuple
 
 from scrubjay.drafts import Draft, Question
@@ -16,14 +17,16 @@ from scrubjay.recall.ranking import (
     BEGINNING,
     LENGTH_PENALTY,
     SATURATION,
+    SYNONYM,
     Candidate,
     Occurrences,
+    Sought,
     by_confidence,
     fuse,
     rank,
     weight,
 )
-from scrubjay.recall.words import count_beginnings, count_words, split
+from scrubjay.recall.words import count_beginnings, count_words, only_asks, split
 from scrubjay.records import Note, to_time
 from scrubjay.values import byte_size, encode
 
@@ -37,6 +40,8 @@ LONG_CHARS = 4_000
 MAX_QUERY_CHARS = 20_000
 MAX_QUERY_WORDS = 32
 """The rarest words of a question; what is longer is no longer a question."""
+MAX_SYNONYMS = 64
+"""The words that are looked for in place of those of a question."""
 MAX_COUNTED = 5_000
 """How many notes with a word are counted; a word in more of them says little anyway."""
 MAX_POSTINGS = 5_000
@@ -60,6 +65,9 @@ _NONE: Mapping[int, float] = {}
 _NEAR = """n.id,
 (SELECT max(p.id) FROM notes p WHERE p.namespace = n.namespace AND p.session = n.session AND p.id < n.id),
 (SELECT min(f.id) FROM notes f WHERE f.namespace = n.namespace AND f.session = n.session AND f.id > n.id)"""
+# A turn that may do nothing but ask; all others need not be read.
+_QUESTION = """CASE WHEN n.session IS NOT NULL AND n.bytes < 1000
+AND substr(rtrim(n.content), -1) IN ('?', '？') THEN n.content ELSE '' END"""
 _NEIGHBOURS = f"""SELECT {_NEAR} FROM notes n
 WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
 _OCCURRENCES = """SELECT note, word, count, length FROM note_words WHERE namespace = ?
@@ -167,18 +175,18 @@ def recall(
     """The notes that answer best, with their scores; `similar` are those that mean something like it."""
     query = question.query[:MAX_QUERY_CHARS]
     where, params = _conditions(context.now, question.type, question.tags, question.session)
-    weights, limits = yield from _weigh(namespace, [*count_words(query), *count_beginnings(query)])
-    best = (yield from _candidates(namespace, question.limit, weights, limits, where, params)) if limits else []
+    sought, limits = yield from _weigh(namespace, query)
+    best = (yield from _candidates(namespace, question.limit, sought.weights, limits, where, params)) if limits else []
     near = yield Long(_NEIGHBOURS, (namespace, json.dumps(best)))
     pool = json.dumps(sorted({note for row in near for note in row if note is not None}.union(similar)))
-    found = yield Long(_OCCURRENCES, (namespace, json.dumps(list(weights)), pool))
+    found = yield Long(_OCCURRENCES, (namespace, json.dumps(list(sought.weights)), pool))
     rows = yield Long(
-        f"""SELECT {_NEAR}, n.speaker, n.updated_at, n.times FROM notes n
+        f"""SELECT {_NEAR}, n.speaker, n.updated_at, n.times, {_QUESTION} FROM notes n
         WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?)) AND {where}""",  # noqa: S608
         (namespace, pool, *params),
     )
-    candidates = [Candidate._make(row) for row in rows]
-    ranked = rank(candidates, _by_note(found), weights, frozenset(split(query)))
+    candidates = [Candidate._make((*row[:-1], only_asks(row[-1]))) for row in rows]
+    ranked = rank(candidates, _by_note(found), sought)
     if similar:
         ranked = fuse(ranked, {each.id: similar[each.id] for each in candidates if each.id in similar})
     if question.ranking == "confidence":
@@ -261,24 +269,37 @@ def _clear_into(account: Account, now: int) -> Steps[int]:
     return int(live)
 
 
-def _weigh(namespace: str, words: Sequence[int]) -> Steps[tuple[dict[int, float], dict[int, int]]]:
+def _weigh(namespace: str, query: str) -> Steps[tuple[Sought, dict[int, int]]]:
     """What each word of a question says, rarest first, and how many rows of the index each may cost."""
-    asked = json.dumps(words[: 4 * MAX_QUERY_WORDS])
-    (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, asked))
-    rarest = sorted(counts, key=lambda pair: pair[1])[:MAX_QUERY_WORDS]
-    weights = {word: weight(total, count) * (1.0 if word > 0 else BEGINNING) for word, count in rarest}
+    words = [*count_words(query), *count_beginnings(query)][: 4 * MAX_QUERY_WORDS]
+    instead = _synonyms(words)
+    (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, json.dumps([*words, *instead])))
+    counts.sort(key=lambda pair: pair[1])
+    asked = [pair for pair in counts if pair[0] not in instead][:MAX_QUERY_WORDS]
+    weights = {word: weight(total, count) * (1.0 if word > 0 else BEGINNING) for word, count in asked}
+    other = [(word, count) for word, count in counts if count and instead.get(word) in weights]
+    weights |= {word: SYNONYM * min(weight(total, count), weights[instead[word]]) for word, count in other}
     left, limits = MAX_POSTINGS, {}
-    for word, count in rarest:
+    for word, count in (*asked, *other):
         if count and left:
             limits[word] = min(count, left)
             left -= limits[word]
-    return weights, limits
+    return Sought(weights, {word: instead[word] for word, _ in other}, frozenset(split(query))), limits
+
+
+def _synonyms(words: Sequence[int]) -> dict[int, int]:
+    """What else to look for, and in place of which word."""
+    from scrubjay.recall.synonyms import synonyms  # noqa: PLC0415 - only those who ask pay for it
+
+    asked = set(words)
+    found = {other: word for word in reversed(words) for other in synonyms(word) if other not in asked}
+    return dict(islice(found.items(), MAX_SYNONYMS))
 
 
 def _candidates(
     namespace: str,
     limit: int,
-    weights: dict[int, float],
+    weights: Mapping[int, float],
     limits: dict[int, int],
     where: str,
     params: tuple[Any, ...],
