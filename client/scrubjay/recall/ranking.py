@@ -82,6 +82,17 @@ def rank(candidates: Sequence[Candidate], occurrences: Occurrences, sought: Soug
     return [Ranked(candidate.id, min(score, 1.0)) for score, candidate in scored if score > 0]
 
 
+def lend_to_answers(similar: Mapping[int, float], candidates: Iterable[Candidate]) -> dict[int, float]:
+    """How alike the candidates are to a question; a turn that asks much the same passes that on to its answer."""
+    known = {candidate.id: candidate for candidate in candidates}
+    lent = {id_: cosine for id_, cosine in sorted(similar.items()) if id_ in known}
+    for id_ in list(lent):
+        answer = known[id_].next
+        if known[id_].asks and answer is not None and answer in known:
+            lent[answer], lent[id_] = max(lent.get(answer, 0.0), lent[id_]), lent[id_] * ASKING
+    return lent
+
+
 def fuse(ranked: Sequence[Ranked], similar: Mapping[int, float]) -> list[Ranked]:
     """Words and meaning, half and half, each stretched to what was found; the best keeps the better of its scores."""
     by_words, by_meaning = _stretched(dict(ranked)), _stretched(similar)

@@ -23,6 +23,7 @@ from scrubjay.recall.ranking import (
     Sought,
     by_confidence,
     fuse,
+    lend_to_answers,
     rank,
     weight,
 )
@@ -44,10 +45,10 @@ MAX_SYNONYMS = 64
 """The words that are looked for in place of those of a question."""
 MAX_COUNTED = 5_000
 """How many notes with a word are counted; a word in more of them says little anyway."""
-MAX_POSTINGS = 5_000
-"""Rows of the index that one recall reads, those of rare words first: what keeps it fast in a large namespace."""
-MIN_CANDIDATES = 40
-"""Notes that are looked at closely, with their neighbours."""
+MIN_POSTINGS, MAX_POSTINGS = 2_000, 5_000
+"""Rows of the index that one recall reads, in a small and in a large namespace, those of rare words first."""
+MIN_CANDIDATES, ENOUGH_CANDIDATES = 20, 40
+"""Notes that are looked at closely, with their neighbours, if few are wanted, and if more are."""
 
 _FIND = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND digest = ?"  # noqa: S608
 _READ = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))"  # noqa: S608
@@ -177,8 +178,8 @@ def recall(
     where, params = _conditions(context.now, question.type, question.tags, question.session)
     sought, limits = yield from _weigh(namespace, query)
     best = (yield from _candidates(namespace, question.limit, sought.weights, limits, where, params)) if limits else []
-    near = yield Long(_NEIGHBOURS, (namespace, json.dumps(best)))
-    pool = json.dumps(sorted({note for row in near for note in row if note is not None}.union(similar)))
+    near = yield Long(_NEIGHBOURS, (namespace, json.dumps([*best, *similar])))
+    pool = json.dumps(sorted({note for row in near for note in row if note is not None}))
     found = yield Long(_OCCURRENCES, (namespace, json.dumps(list(sought.weights)), pool))
     rows = yield Long(
         f"""SELECT {_NEAR}, n.speaker, n.updated_at, n.times, {_QUESTION} FROM notes n
@@ -188,7 +189,7 @@ def recall(
     candidates = [Candidate._make((*row[:-1], only_asks(row[-1]))) for row in rows]
     ranked = rank(candidates, _by_note(found), sought)
     if similar:
-        ranked = fuse(ranked, {each.id: similar[each.id] for each in candidates if each.id in similar})
+        ranked = fuse(ranked, lend_to_answers(similar, candidates))
     if question.ranking == "confidence":
         ranked = by_confidence(ranked, candidates, context.now)
     scores = {id_: score for id_, score in ranked[: question.limit] if score >= question.threshold}
@@ -279,12 +280,18 @@ def _weigh(namespace: str, query: str) -> Steps[tuple[Sought, dict[int, int]]]:
     weights = {word: weight(total, count) * (1.0 if word > 0 else BEGINNING) for word, count in asked}
     other = [(word, count) for word, count in counts if count and instead.get(word) in weights]
     weights |= {word: SYNONYM * min(weight(total, count), weights[instead[word]]) for word, count in other}
-    left, limits = MAX_POSTINGS, {}
-    for word, count in (*asked, *other):
-        if count and left:
-            limits[word] = min(count, left)
-            left -= limits[word]
-    return Sought(weights, {word: instead[word] for word, _ in other}, frozenset(split(query))), limits
+    sought = Sought(weights, {word: instead[word] for word, _ in other}, frozenset(split(query)))
+    return sought, _shared_out(min(max(MIN_POSTINGS, total // 10), MAX_POSTINGS), [*asked, *other])
+
+
+def _shared_out(rows: int, counts: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """How many rows of the index each word may cost: the first as many as it has, while there are any left."""
+    limits = {}
+    for word, count in counts:
+        if count and rows:
+            limits[word] = min(count, rows)
+            rows -= limits[word]
+    return limits
 
 
 def _synonyms(words: Sequence[int]) -> dict[int, int]:
@@ -310,7 +317,7 @@ def _candidates(
     rows = yield Long(
         f"""SELECT note FROM (SELECT note, sum(part) AS fit FROM ({arms}) GROUP BY note ORDER BY fit DESC, note DESC)
         WHERE EXISTS (SELECT 1 FROM notes n WHERE n.namespace = ? AND n.id = note AND {where}) LIMIT ?""",  # noqa: S608
-        (*asked, namespace, *params, max(2 * limit, MIN_CANDIDATES)),
+        (*asked, namespace, *params, max(MIN_CANDIDATES, min(4 * limit, ENOUGH_CANDIDATES), 2 * limit)),
     )
     return [note for (note,) in rows]
 
