@@ -2,7 +2,7 @@
 
 Quality: the facts and dialogues in recall_facts.txt, all in one namespace, each asked for in other
 words; recall@1 and @10 for each language, beside plain FTS5 (porter, stopwords dropped, words joined by OR).
-Then the same for recall_strangers.txt, whose second half nothing was tuned on.
+Then the same for recall_strangers.txt, which says what was tuned on which half, and what was asked only afterwards.
 Speed: notes of random words, as unevenly distributed as words are, at 10,000 and 100,000.
 """
 

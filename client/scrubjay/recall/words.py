@@ -18,6 +18,8 @@ MAX_WORD_CHARS = 64
 """What of a word is looked at; nothing longer is a word."""
 
 BEGINNING_CHARS = 4
+MAX_ASIDE_WORDS = 4
+"""What a question may have beside it and still only ask: a greeting, a name, "That's great!"."""
 
 _WORD = re.compile(r"[^\W_]+")
 # Scripts written without spaces, and Hangul, whose particles stick to the word.
@@ -36,10 +38,6 @@ this those through to too under until up us ve very was we were what when where 
 would you your yours yourself
 """
 STOPWORDS = frozenset(_STOPWORDS.split())
-
-
-MAX_ASIDE_WORDS = 4
-"""What a question may have beside it and still only ask: a greeting, a name, "That's great!"."""
 
 
 def only_asks(text: str) -> bool:

@@ -298,9 +298,11 @@ def _synonyms(words: Sequence[int]) -> dict[int, int]:
     """What else to look for, and in place of which word."""
     from scrubjay.recall.synonyms import synonyms  # noqa: PLC0415 - only those who ask pay for it
 
-    asked = set(words)
-    found = {other: word for word in reversed(words) for other in synonyms(word) if other not in asked}
-    return dict(islice(found.items(), MAX_SYNONYMS))
+    found: dict[int, int] = {}
+    for word in words:
+        for other in synonyms(word):
+            found.setdefault(other, word)
+    return dict(islice(((other, word) for other, word in found.items() if other not in words), MAX_SYNONYMS))
 
 
 def _candidates(
