@@ -57,7 +57,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""  # noqa: S608
 _UPDATE = """UPDATE notes SET type = ?, tags = ?, session = ?, metadata = ?, speaker = ?, pinned = ?, times = ?,
 updated_at = ?, expires_at = ?, bytes = ?, words = ? WHERE namespace = ? AND id = ?"""
 _ADD_WORD = "INSERT INTO note_words (namespace, word, note, count, length) VALUES (?, ?, ?, ?, ?)"
-_COUNT = """SELECT 0, (SELECT count(*) FROM notes WHERE namespace = ?1)
+# That there are more than 50,000 notes changes the weights of words too little to count them all.
+_COUNT = """SELECT 0, (SELECT count(*) FROM (SELECT 1 FROM notes WHERE namespace = ?1 LIMIT 10 * ?2))
 UNION ALL SELECT value, (SELECT count(*) FROM
 (SELECT 1 FROM note_words WHERE namespace = ?1 AND word = value LIMIT ?2)) FROM json_each(?3)"""
 _POSTINGS = f"""SELECT * FROM (SELECT note, ? * count / (count + {SATURATION} + {LENGTH_PENALTY} * length) AS part
