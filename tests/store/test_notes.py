@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scrubjay import QuotaExceeded
 from scrubjay.drafts import Draft, Question
 from scrubjay.recall.porter import stem
-from scrubjay.recall.words import count_words, split
+from scrubjay.recall.synonyms import _GROUPS, _KINDS
+from scrubjay.recall.words import STOPWORDS, count_words, number, only_asks, split
 from scrubjay.store import audit, items, notes, quotas
 from scrubjay.store.operation import Quota
 
@@ -201,6 +202,82 @@ def test_neighbours_in_a_session_lend_their_words(driver):
     assert found == ["Ben: at the old lighthouse", "Ana: fine", "Ana: where shall we meet?"]
 
 
+@pytest.mark.parametrize("lead", ["", "Hi Ben! ", "That's great. "])
+def test_a_turn_that_only_asks_comes_after_its_answer(driver, lead):
+    remember(driver, "Ben: I was at the harbour on Monday", session="s")
+    remember(driver, f"Ana: {lead}Which school will the twins go to?", session="s")
+    remember(driver, "Ben: The one by the canal", session="s")
+    remember(driver, "Ana: Fine", session="s")
+    assert contents(recall(driver, "which school do the twins go to?"))[0] == "Ben: The one by the canal"
+
+
+@pytest.mark.parametrize("session", [None, "s"])
+def test_a_question_without_an_answer_is_found_like_any_note(driver, session):
+    remember(driver, "The school is closed on Monday", session=session)
+    remember(driver, "Which school will the twins go to?", session=session)
+    assert contents(recall(driver, "which school do the twins go to?"))[0].endswith("?")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Where is it?", True),
+        ("Ana: Hello Ben! Where is it? At home?  ", True),
+        ("どこですか？", True),
+        ("Where is it? At home.", False),
+        ("I moved to Porto and found a new job. What about you?", False),
+        ("It is 3.5 metres", False),
+        ("?", False),
+        ("", False),
+        ("...", False),
+    ],
+)
+def test_only_questions_only_ask(text, expected):
+    assert only_asks(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("content", "query"),
+    [
+        ("Decided on PostgreSQL instead of MongoDB", "which database did we choose?"),
+        ("She purchased a loom", "where was it bought?"),
+        ("Two kids and a dog", "any children?"),
+        ("The report is due on Friday", "deadline"),
+        ("Writes everything in Neovim", "favourite editor"),
+    ],
+)
+def test_a_note_is_found_by_other_words_for_the_same(driver, content, query):
+    remember(driver, "something else altogether")
+    remember(driver, content)
+    assert contents(recall(driver, query)) == [content]
+
+
+def test_the_word_itself_outranks_all_that_may_stand_for_it(driver):
+    remember(driver, "The database stands in the cellar of the old town hall")
+    for words in ("PostgreSQL", "MySQL MongoDB SQLite Redis", "redis " * 50):
+        remember(driver, words)
+    found = recall(driver, "database")
+    assert contents(found)[0].startswith("The database")
+    assert len(found) == 4
+
+
+def test_members_of_a_kind_do_not_stand_for_each_other(driver):
+    remember(driver, "MySQL is slow")
+    assert recall(driver, "postgresql") == []
+    assert contents(recall(driver, "database")) == ["MySQL is slow"]
+
+
+def test_other_words_find_nothing_in_other_namespaces(driver):
+    remember(driver, "Decided on PostgreSQL", namespace="other")
+    assert recall(driver, "which database did we choose?") == []
+
+
+def test_a_question_of_nothing_but_words_with_synonyms_keeps_its_own(driver, monkeypatch):
+    monkeypatch.setattr(notes, "MAX_SYNONYMS", 3)
+    remember(driver, "the wedding")
+    assert contents(recall(driver, "database choose children car wedding trip bug"))[0] == "the wedding"
+
+
 @pytest.mark.parametrize("how", ["in the text", "in the metadata"])
 def test_what_the_named_speaker_said_comes_first(driver, how):
     for name in ("Caroline", "Melanie"):
@@ -307,7 +384,7 @@ def test_hostile_text_is_only_text(driver, text):
     remember(driver, "another namespace's secret " + text, namespace="other")
     remember(driver, "x " + text)
     assert contents(driver.run(notes.list_notes("ns"))) == ["x " + text]
-    for found in (recall(driver, text), recall(driver, "secret " + text)):
+    for found in (recall(driver, text), recall(driver, "secret " + text), recall(driver, f"{text} password {text}")):
         assert set(contents(found)) <= {"x " + text}
     assert faults(driver) == []
 
@@ -352,6 +429,40 @@ def test_counters_index_and_notes_always_agree(driver, steps):
             expected.clear()
     assert Counter(contents(driver.run(notes.list_notes("p")))) == Counter(list(expected))
     assert faults(driver) == []
+
+
+spoken = st.lists(
+    st.sampled_from(
+        ["database", "PostgreSQL", "redis", "choose", "decided", "kids", "children", "Ana:", "the", "tea", "?"]
+    ),
+    min_size=1,
+    max_size=8,
+).map(" ".join)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(told=st.lists(st.tuples(spoken, st.sampled_from([None, "s"])), max_size=12), query=spoken)
+def test_scores_are_between_0_and_1_and_fall_in_an_order_that_stays(driver, told, query):
+    driver.run(notes.clear_all("p"))
+    for content, session in told:
+        remember(driver, content, namespace="p", session=session)
+    found = recall(driver, query, namespace="p")
+    scores = [note.score for note in found]
+    assert all(0 < score <= 1 for score in scores)
+    assert scores == sorted(scores, reverse=True)
+    assert found == recall(driver, query, namespace="p")
+
+
+@given(text=st.text("a.!?？ ", max_size=12) | st.text())
+def test_any_text_asks_or_does_not(text):
+    assert not only_asks(text) or text.strip()[-1] in "?？"
+
+
+def test_every_synonym_can_be_asked_for_and_adds_something():
+    for line in [*_GROUPS.strip().splitlines(), *_KINDS.strip().splitlines()]:
+        words = line.replace(":", " ").split()
+        assert [word for word in words if word in STOPWORDS or split(word) != [word]] == [], line
+        assert len({number(word) for word in words}) == len(words) > 1, line
 
 
 @given(text=st.text())

@@ -41,9 +41,9 @@ _STEP_3 = (
     ("ful", ""),
     ("ness", ""),
 )
-_STEP_4 = (
-    *("al", "ance", "ence", "er", "ic", "able", "ible", "ant", "ement", "ment", "ent"),
-    *("sion", "tion", "ou", "ism", "ate", "iti", "ous", "ive", "ize"),
+_STEP_4 = (  # the longest first
+    *("ement", "ance", "ence", "able", "ible", "ment", "sion", "tion"),
+    *("ant", "ent", "ism", "ate", "iti", "ous", "ive", "ize", "al", "er", "ic", "ou"),
 )
 
 
@@ -111,7 +111,7 @@ def _replaced(word: str, endings: tuple[tuple[str, str], ...]) -> str:
 
 
 def _residue(word: str) -> str:
-    for ending in sorted(_STEP_4, key=len, reverse=True):
+    for ending in _STEP_4:
         if word.endswith(ending):
             trunk = word[: -len(ending)] + ending[0] if ending in ("sion", "tion") else word[: -len(ending)]
             return trunk if _measure(trunk) > 1 else word

@@ -1,22 +1,29 @@
 """The order of notes that share words with a question.
 
 BM25 over three fields, as measured on long conversations: a note's own words count fully, those of
-the note before it in the session half, of the one after it a third (.3). What was said by someone whom
+the note before it in the session half, of the one after it a third (.3). Only where a turn does nothing but ask,
+its words go to the answer in full and to what was before not at all. What was said by someone whom
 the question names counts half as much again. Recency and frequency only break ties: as part of the score they hurt.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 OWN, PREVIOUS, NEXT = 1.0, 0.5, 0.3
 """What a word counts in the note itself, and in its neighbours."""
+ANSWER = 1.0
+"""What a word of the previous note counts if that only asks: then its words are about this one."""
+ASKING = 0.7
+"""The factor for a note that only asks and is followed by another: who asks the same wants what came next."""
 SPEAKER = 1.5
 """The factor for a note whose speaker the question names."""
 BEGINNING = 0.3
 """What the beginning of a word counts, beside the word itself."""
+SYNONYM = 0.5
+"""What a word counts that may stand for the one asked for; so little that the word itself always says more."""
 SATURATION = 0.9
 LENGTH_PENALTY = 0.012
 """BM25 as count / (count + SATURATION + LENGTH_PENALTY × length): its k1 is 1.2, its b .25, at 25 words."""
@@ -33,11 +40,28 @@ class Candidate(NamedTuple):
     speaker: str | None
     updated_at: int
     times: int
+    asks: bool
+    """Whether it only asks, as turns of a conversation do that are answered in the next."""
 
 
 class Ranked(NamedTuple):
     id: int
     score: float
+
+
+class Sought(NamedTuple):
+    """What a question looks for."""
+
+    weights: Mapping[int, float]
+    """What each word says, those that may stand for another among them."""
+    instead: Mapping[int, int]
+    """For which word of the question a synonym stands."""
+    named: frozenset[str]
+    """The question's words as they were written, to find speakers by."""
+
+    def ideal(self) -> float:
+        """The score of a short note with every word of the question."""
+        return sum(each for word, each in self.weights.items() if word not in self.instead) * _saturated(1, 0) or 1.0
 
 
 Occurrences = Mapping[int | None, Mapping[int, tuple[int, int]]]
@@ -50,14 +74,23 @@ def weight(total: int, notes_with_word: int) -> float:
     return math.log(1 + (max(total, notes_with_word) - notes_with_word + 0.5) / (notes_with_word + 0.5))
 
 
-def rank(
-    candidates: Iterable[Candidate], occurrences: Occurrences, weights: Mapping[int, float], named: frozenset[str]
-) -> list[Ranked]:
+def rank(candidates: Sequence[Candidate], occurrences: Occurrences, sought: Sought) -> list[Ranked]:
     """The candidates, best first; a score of 1 is a short note with every word of the question."""
-    ideal = sum(weights.values()) * _saturated(1, 0) or 1.0
-    scored = [(_fit(candidate, occurrences, weights, named) / ideal, candidate) for candidate in candidates]
+    ideal, asking = sought.ideal(), {candidate.id for candidate in candidates if candidate.asks}
+    scored = [(_fit(candidate, occurrences, sought, asking) / ideal, candidate) for candidate in candidates]
     scored.sort(key=lambda pair: (round(pair[0], 9), pair[1].updated_at, pair[1].times, pair[1].id), reverse=True)
     return [Ranked(candidate.id, min(score, 1.0)) for score, candidate in scored if score > 0]
+
+
+def lend_to_answers(similar: Mapping[int, float], candidates: Iterable[Candidate]) -> dict[int, float]:
+    """How alike the candidates are to a question; a turn that asks much the same passes that on to its answer."""
+    known = {candidate.id: candidate for candidate in candidates}
+    lent = {id_: cosine for id_, cosine in sorted(similar.items()) if id_ in known}
+    for id_ in list(lent):
+        answer = known[id_].next
+        if known[id_].asks and answer is not None and answer in known:
+            lent[answer], lent[id_] = max(lent.get(answer, 0.0), lent[id_]), lent[id_] * ASKING
+    return lent
 
 
 def fuse(ranked: Sequence[Ranked], similar: Mapping[int, float]) -> list[Ranked]:
@@ -89,15 +122,29 @@ def by_confidence(ranked: Sequence[Ranked], candidates: Iterable[Candidate], now
     return sorted(confident, key=lambda each: (each.score, each.id), reverse=True)
 
 
-def _fit(candidate: Candidate, occurrences: Occurrences, weights: Mapping[int, float], named: frozenset[str]) -> float:
+def _fit(candidate: Candidate, occurrences: Occurrences, sought: Sought, asking: Container[int | None]) -> float:
     counts: dict[int, float] = {}
-    for note, share in ((candidate.id, OWN), (candidate.previous, PREVIOUS), (candidate.next, NEXT)):
+    before = ANSWER if candidate.previous in asking else PREVIOUS
+    after = 0.0 if candidate.next in asking else NEXT
+    for note, share in ((candidate.id, OWN), (candidate.previous, before), (candidate.next, after)):
         for word, (count, _) in occurrences.get(note, _NOTHING).items():
             counts[word] = counts.get(word, 0.0) + share * count
     length = next((length for _, length in occurrences.get(candidate.id, _NOTHING).values()), 0)
-    score = sum(weights[word] * _saturated(count, length) for word, count in counts.items())
-    is_named = candidate.speaker is not None and not named.isdisjoint(candidate.speaker.split())
+    score = _told(counts, length, sought)
+    if candidate.asks and candidate.next is not None:
+        score *= ASKING
+    is_named = candidate.speaker is not None and not sought.named.isdisjoint(candidate.speaker.split())
     return score * SPEAKER if is_named else score
+
+
+def _told(counts: Mapping[int, float], length: int, sought: Sought) -> float:
+    """Of a word and all that may stand for it, only the best counts: ten synonyms are not worth the word."""
+    best: dict[int, float] = {}
+    for word, count in counts.items():
+        asked = sought.instead.get(word, word)
+        told = sought.weights[word] * _saturated(count if asked == word else min(count, 1.0), length)
+        best[asked] = max(best.get(asked, 0.0), told)
+    return sum(best.values())
 
 
 def _saturated(count: float, length: int) -> float:

@@ -18,12 +18,15 @@ MAX_WORD_CHARS = 64
 """What of a word is looked at; nothing longer is a word."""
 
 BEGINNING_CHARS = 4
+MAX_ASIDE_WORDS = 4
+"""What a question may have beside it and still only ask: a greeting, a name, "That's great!"."""
 
 _WORD = re.compile(r"[^\W_]+")
 # Scripts written without spaces, and Hangul, whose particles stick to the word.
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]+"
 )
+_SENTENCES = re.compile(r"[^.!?。！？]+[.!?。！？]?")
 _MARKS = re.compile(r"[\u0300-\u036f]+")
 # What every English sentence is made of; d, ll, m, re, s, t, ve are what an apostrophe leaves over.
 _STOPWORDS = """
@@ -35,6 +38,13 @@ this those through to too under until up us ve very was we were what when where 
 would you your yours yourself
 """
 STOPWORDS = frozenset(_STOPWORDS.split())
+
+
+def only_asks(text: str) -> bool:
+    """Whether a text ends in a question and says next to nothing else."""
+    sentences = _SENTENCES.findall(text.strip())
+    said = sum(len(split(sentence)) for sentence in sentences if sentence[-1] not in "?？")
+    return bool(sentences) and text.rstrip()[-1] in "?？" and said <= MAX_ASIDE_WORDS
 
 
 def split(text: str) -> list[str]:

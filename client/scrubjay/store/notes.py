@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, NamedTuple
 
 from scrubjay.drafts import Draft, Question
@@ -16,14 +17,17 @@ from scrubjay.recall.ranking import (
     BEGINNING,
     LENGTH_PENALTY,
     SATURATION,
+    SYNONYM,
     Candidate,
     Occurrences,
+    Sought,
     by_confidence,
     fuse,
+    lend_to_answers,
     rank,
     weight,
 )
-from scrubjay.recall.words import count_beginnings, count_words, split
+from scrubjay.recall.words import count_beginnings, count_words, only_asks, split
 from scrubjay.records import Note, to_time
 from scrubjay.values import byte_size, encode
 
@@ -37,12 +41,14 @@ LONG_CHARS = 300
 MAX_QUERY_CHARS = 20_000
 MAX_QUERY_WORDS = 32
 """The rarest words of a question; what is longer is no longer a question."""
+MAX_SYNONYMS = 64
+"""The words that are looked for in place of those of a question."""
 MAX_COUNTED = 5_000
 """How many notes with a word are counted; a word in more of them says little anyway."""
-MAX_POSTINGS = 5_000
-"""Rows of the index that one recall reads, those of rare words first: what keeps it fast in a large namespace."""
-MIN_CANDIDATES = 40
-"""Notes that are looked at closely, with their neighbours."""
+MIN_POSTINGS, MAX_POSTINGS = 2_000, 5_000
+"""Rows of the index that one recall reads, in a small and in a large namespace, those of rare words first."""
+MIN_CANDIDATES, ENOUGH_CANDIDATES = 20, 40
+"""Notes that are looked at closely, with their neighbours, if few are wanted, and if more are."""
 
 _FIND = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND digest = ?"  # noqa: S608
 _READ = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))"  # noqa: S608
@@ -51,7 +57,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""  # noqa: S608
 _UPDATE = """UPDATE notes SET type = ?, tags = ?, session = ?, metadata = ?, speaker = ?, pinned = ?, times = ?,
 updated_at = ?, expires_at = ?, bytes = ?, words = ? WHERE namespace = ? AND id = ?"""
 _ADD_WORD = "INSERT INTO note_words (namespace, word, note, count, length) VALUES (?, ?, ?, ?, ?)"
-_COUNT = """SELECT 0, (SELECT count(*) FROM notes WHERE namespace = ?1)
+# That there are more than 50,000 notes changes the weights of words too little to count them all.
+_COUNT = """SELECT 0, (SELECT count(*) FROM (SELECT 1 FROM notes WHERE namespace = ?1 LIMIT 10 * ?2))
 UNION ALL SELECT value, (SELECT count(*) FROM
 (SELECT 1 FROM note_words WHERE namespace = ?1 AND word = value LIMIT ?2)) FROM json_each(?3)"""
 _POSTINGS = f"""SELECT * FROM (SELECT note, ? * count / (count + {SATURATION} + {LENGTH_PENALTY} * length) AS part
@@ -60,6 +67,9 @@ _NONE: Mapping[int, float] = {}
 _NEAR = """n.id,
 (SELECT max(p.id) FROM notes p WHERE p.namespace = n.namespace AND p.session = n.session AND p.id < n.id),
 (SELECT min(f.id) FROM notes f WHERE f.namespace = n.namespace AND f.session = n.session AND f.id > n.id)"""
+# A turn that may do nothing but ask; all others need not be read.
+_QUESTION = """CASE WHEN n.session IS NOT NULL AND n.bytes < 1000
+AND substr(rtrim(n.content), -1) IN ('?', '？') THEN n.content ELSE '' END"""
 _NEIGHBOURS = f"""SELECT {_NEAR} FROM notes n
 WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
 _OCCURRENCES = """SELECT note, word, count, length FROM note_words WHERE namespace = ?
@@ -168,20 +178,20 @@ def recall(
     """The notes that answer best, with their scores; `similar` are those that mean something like it."""
     query = question.query[:MAX_QUERY_CHARS]
     where, params = _conditions(context.now, question.type, question.tags, question.session)
-    weights, limits = yield from _weigh(namespace, [*count_words(query), *count_beginnings(query)])
-    best = (yield from _candidates(namespace, question.limit, weights, limits, where, params)) if limits else []
-    near = yield Long(_NEIGHBOURS, (namespace, json.dumps(best)))
-    pool = json.dumps(sorted({note for row in near for note in row if note is not None}.union(similar)))
-    found = yield Long(_OCCURRENCES, (namespace, json.dumps(list(weights)), pool))
+    sought, limits = yield from _weigh(namespace, query)
+    best = (yield from _candidates(namespace, question.limit, sought.weights, limits, where, params)) if limits else []
+    near = yield Long(_NEIGHBOURS, (namespace, json.dumps([*best, *similar])))
+    pool = json.dumps(sorted({note for row in near for note in row if note is not None}))
+    found = yield Long(_OCCURRENCES, (namespace, json.dumps(list(sought.weights)), pool))
     rows = yield Long(
-        f"""SELECT {_NEAR}, n.speaker, n.updated_at, n.times FROM notes n
+        f"""SELECT {_NEAR}, n.speaker, n.updated_at, n.times, {_QUESTION} FROM notes n
         WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?)) AND {where}""",  # noqa: S608
         (namespace, pool, *params),
     )
-    candidates = [Candidate._make(row) for row in rows]
-    ranked = rank(candidates, _by_note(found), weights, frozenset(split(query)))
+    candidates = [Candidate._make((*row[:-1], only_asks(row[-1]))) for row in rows]
+    ranked = rank(candidates, _by_note(found), sought)
     if similar:
-        ranked = fuse(ranked, {each.id: similar[each.id] for each in candidates if each.id in similar})
+        ranked = fuse(ranked, lend_to_answers(similar, candidates))
     if question.ranking == "confidence":
         ranked = by_confidence(ranked, candidates, context.now)
     scores = {id_: score for id_, score in ranked[: question.limit] if score >= question.threshold}
@@ -262,24 +272,45 @@ def _clear_into(account: Account, now: int) -> Steps[int]:
     return int(live)
 
 
-def _weigh(namespace: str, words: Sequence[int]) -> Steps[tuple[dict[int, float], dict[int, int]]]:
+def _weigh(namespace: str, query: str) -> Steps[tuple[Sought, dict[int, int]]]:
     """What each word of a question says, rarest first, and how many rows of the index each may cost."""
-    asked = json.dumps(words[: 4 * MAX_QUERY_WORDS])
-    (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, asked))
-    rarest = sorted(counts, key=lambda pair: pair[1])[:MAX_QUERY_WORDS]
-    weights = {word: weight(total, count) * (1.0 if word > 0 else BEGINNING) for word, count in rarest}
-    left, limits = MAX_POSTINGS, {}
-    for word, count in rarest:
-        if count and left:
-            limits[word] = min(count, left)
-            left -= limits[word]
-    return weights, limits
+    words = [*count_words(query), *count_beginnings(query)][: 4 * MAX_QUERY_WORDS]
+    instead = _synonyms(words)
+    (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, json.dumps([*words, *instead])))
+    counts.sort(key=lambda pair: pair[1])
+    asked = [pair for pair in counts if pair[0] not in instead][:MAX_QUERY_WORDS]
+    weights = {word: weight(total, count) * (1.0 if word > 0 else BEGINNING) for word, count in asked}
+    other = [(word, count) for word, count in counts if count and instead.get(word) in weights]
+    weights |= {word: SYNONYM * min(weight(total, count), weights[instead[word]]) for word, count in other}
+    sought = Sought(weights, {word: instead[word] for word, _ in other}, frozenset(split(query)))
+    return sought, _shared_out(min(max(MIN_POSTINGS, total // 10), MAX_POSTINGS), [*asked, *other])
+
+
+def _shared_out(rows: int, counts: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """How many rows of the index each word may cost: the first as many as it has, while there are any left."""
+    limits = {}
+    for word, count in counts:
+        if count and rows:
+            limits[word] = min(count, rows)
+            rows -= limits[word]
+    return limits
+
+
+def _synonyms(words: Sequence[int]) -> dict[int, int]:
+    """What else to look for, and in place of which word."""
+    from scrubjay.recall.synonyms import synonyms  # noqa: PLC0415 - only those who ask pay for it
+
+    found: dict[int, int] = {}
+    for word in words:
+        for other in synonyms(word):
+            found.setdefault(other, word)
+    return dict(islice(((other, word) for other, word in found.items() if other not in words), MAX_SYNONYMS))
 
 
 def _candidates(
     namespace: str,
     limit: int,
-    weights: dict[int, float],
+    weights: Mapping[int, float],
     limits: dict[int, int],
     where: str,
     params: tuple[Any, ...],
@@ -290,7 +321,7 @@ def _candidates(
     rows = yield Long(
         f"""SELECT note FROM (SELECT note, sum(part) AS fit FROM ({arms}) GROUP BY note ORDER BY fit DESC, note DESC)
         WHERE EXISTS (SELECT 1 FROM notes n WHERE n.namespace = ? AND n.id = note AND {where}) LIMIT ?""",  # noqa: S608
-        (*asked, namespace, *params, max(2 * limit, MIN_CANDIDATES)),
+        (*asked, namespace, *params, max(MIN_CANDIDATES, min(4 * limit, ENOUGH_CANDIDATES), 2 * limit)),
     )
     return [note for (note,) in rows]
 

@@ -36,6 +36,8 @@ SWEEP_SECONDS = 60.0
 """How often a process that writes also removes what has expired."""
 CHECKPOINT_PAGES = 4000
 """When the write-ahead log is folded into the file: 16 MB, because each time costs two fsyncs."""
+CACHE_KIB = 8000
+"""What a connection keeps of the file; with SQLite's own 2 MB, a recall among 100,000 notes takes twice as long."""
 SYNCHRONOUS = {"full": "FULL", "fast": "NORMAL"}
 """full: acknowledged is on disk. fast: a power cut may take the last moments, and never the file."""
 
@@ -230,6 +232,7 @@ class SqliteStore(Forkable):
         return (
             f"PRAGMA synchronous = {SYNCHRONOUS[self.durability]}",
             f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}",
+            f"PRAGMA cache_size = -{CACHE_KIB}",
             "PRAGMA secure_delete = ON",  # what is deleted is overwritten: erased means erased
             "PRAGMA fullfsync = ON",  # macOS: fsync alone does not reach the disk there
         )
