@@ -35,6 +35,7 @@ from scrubjay_server import (
     Strict,
     described,
     failed,
+    given_key,
     item_json,
     json_response,
     missing,
@@ -63,7 +64,7 @@ async def botwire_set(request: Request) -> Response:
     """Store a value; its package sends anything but a string as JSON inside a string."""
     namespace, key = namespace_of(request), _botwire_key(request)
     fields = await read_fields(request, "value", "ttl", "ttl_seconds")
-    ttl = check_ttl(fields.get("ttl", fields.get("ttl_seconds")))
+    ttl = check_ttl(fields.get("ttl") or fields.get("ttl_seconds"))
     value = _meant(fields["value"])
     text = None if value is None else encode(value)
     version, account = await run(request, items.set_item(namespace, key, text, ttl))
@@ -97,7 +98,7 @@ async def botwire_keys(request: Request) -> Response:
     while page and len(keys) % MAX_PAGE == 0:
         page = await run(request, items.list_keys(namespace, "", keys[-1] if keys else "", MAX_PAGE))
         keys += page
-    return json_response({"namespace": namespace, "keys": keys, "count": len(keys)})
+    return json_response({"namespace": request.path_params["namespace"], "keys": keys, "count": len(keys)})
 
 
 def _botwire_key(request: Request) -> str:
@@ -274,7 +275,7 @@ async def kronvex_delete_agent(request: Request) -> Response:
 async def _kronvex_found(request: Request, fields: dict[str, Any], query: Any) -> list[Note]:
     question = Question.check(
         query,
-        limit=fields.get("top_k", fields.get("limit", 5)),
+        limit=fields.get("top_k") or fields.get("limit", 5),
         type=fields.get("memory_type"),
         tags=fields.get("tags"),
         session=fields.get("session_id"),
@@ -407,9 +408,7 @@ def _memstore_tags(request: Request) -> tuple[str, ...]:
 
 def _owner(request: Request) -> str:
     """What separates one api key from all others, without telling it; "-" without any."""
-    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-    bearer = credentials.strip() if scheme.lower() == "bearer" else ""
-    apikey = request.headers.get("x-api-key") or bearer
+    apikey = given_key(request)
     return _digest(apikey) if apikey else "-"
 
 

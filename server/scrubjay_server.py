@@ -119,7 +119,9 @@ class PlainRoute(APIRoute):
     def _refuse_slashes(self, scope: Scope) -> None:
         """An encoded slash is decoded before the path is split, and would move the border of the namespace."""
         raw = scope.get("raw_path") or b""
-        if self._namespace_at is not None and b"%" in raw and b"%2f" in raw.split(b"/")[self._namespace_at].lower():
+        if self._namespace_at is None or b"%" not in raw:
+            return
+        if b"%2f" in b"/".join(raw.split(b"/")[: self._namespace_at + 1]).lower():
             raise InvalidInput("a namespace holds no '/', not even as %2F")
 
 
@@ -171,11 +173,16 @@ def namespace_of(request: Request) -> str:
     """
     namespace = check_namespace(request.path_params["namespace"])
     access: Access = request.scope["access"]
-    if access.sees(namespace):
+    if access.sees(namespace) and not is_private(namespace, access):
         return namespace
     if request.scope["reads"]:
         return NOWHERE
     raise Forbidden(f"this api key may not write to {namespace!r}; its namespaces are {' '.join(access.patterns)}")
+
+
+def is_private(namespace: str, access: Access) -> bool:
+    """What other wires keep for each api key is that key's and the administrators' alone."""
+    return namespace.startswith(PRIVATE) and not access.admin
 
 
 def missing(request: Request) -> NotFound:
@@ -189,6 +196,8 @@ OPEN_PATHS = ("/health", "/ready")
 """For probes: they tell nothing about what is stored."""
 READING_POSTS = ("read", "recall", "context", "inject-context")
 """The last part of a path that is posted to and changes nothing."""
+PRIVATE = ("kronvex:", "memstore:")
+"""How the namespaces of the other wires begin, of which each api key has its own."""
 NOWHERE = "/"
 """A name that no namespace can have."""
 
@@ -202,6 +211,8 @@ async def authenticate(request: Request) -> Access:
             " `scrubjay key issue` makes one"
         )
     if access is apikeys.EVERYTHING:
+        if request.client is None or not is_here(request.client.host):
+            raise Unauthenticated("without api keys this server answers only to its own machine: scrubjay key issue")
         refuse_strangers(request)
     return access
 
@@ -218,18 +229,20 @@ def refuse_strangers(request: Request) -> None:
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if not is_here(host) and _hostname(host) != resolve("host"):
         raise Forbidden(f"without api keys this server answers only to its own names, not to {host[:80]!r}")
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and origin.partition("://")[2] != host:
         raise Forbidden(f"without api keys this server takes no requests from web pages of {origin[:80]!r}")
 
 
 @functools.lru_cache(64)
 def is_here(host: str) -> bool:
     """Whether a Host header, or an address to listen on, means this machine alone."""
-    name = _hostname(host)
-    try:
-        return name == "localhost" or ipaddress.ip_address(name or "").is_loopback
-    except ValueError:
-        return False
+    for name in (host, _hostname(host)):
+        try:
+            if name == "localhost" or ipaddress.ip_address(name or "").is_loopback:
+                return True
+        except ValueError:
+            continue
+    return False
 
 
 def _hostname(host: str) -> str | None:
@@ -839,7 +852,7 @@ async def list_namespaces(request: Request) -> Response:
     """Every namespace that was ever written to, of those that the api key sees."""
     access: Access = request.scope["access"]
     every = await run(request, quotas.list_namespaces())
-    return json_response({"namespaces": [namespace for namespace in every if access.sees(namespace)]})
+    return json_response({"namespaces": [name for name in every if access.sees(name) and not is_private(name, access)]})
 
 
 class ApiKeyBody(BaseModel):

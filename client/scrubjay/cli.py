@@ -115,13 +115,19 @@ def forget(arguments: argparse.Namespace) -> int:
     return 0 if found else 1
 
 
+def _file_only(arguments: argparse.Namespace) -> SqliteStore:
+    if arguments.url or (not arguments.path and resolve("url")):
+        raise InvalidInput("this works on the file itself: run it where the server runs, with --path")
+    return SqliteStore(resolve("path", arguments.path))
+
+
 def reindex(arguments: argparse.Namespace) -> int:
     from .meaning import Meaning  # noqa: PLC0415 - nobody else needs it
 
     choice = resolve("embedder")
     if not choice:
         raise InvalidInput("no model is chosen, and words need no reindexing; set SCRUBJAY_EMBEDDER")
-    store = SqliteStore(resolve("path", arguments.path))
+    store = _file_only(arguments)
     try:
         meaning = Meaning(store, choice)
         for done, total in meaning.reindex():
@@ -134,7 +140,7 @@ def reindex(arguments: argparse.Namespace) -> int:
 
 
 def compact(arguments: argparse.Namespace) -> int:
-    store = SqliteStore(resolve("path", arguments.path))
+    store = _file_only(arguments)
     try:
         store.sweep()
         store.compact()

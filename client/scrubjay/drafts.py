@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from .errors import InvalidInput, ValueTooLarge
@@ -86,7 +87,7 @@ class Question(NamedTuple):
         if not isinstance(query, str):
             raise InvalidInput(f"a query is text, not {shown(query)}")
         byte_size(query, query, "query")
-        if threshold is not None and (isinstance(threshold, bool) or not isinstance(threshold, int | float)):
+        if threshold is not None and not _is_number(threshold):
             raise InvalidInput(f"threshold is a number from 0 to 1, not {shown(threshold)}")
         if ranking not in (None, *RANKINGS):
             raise InvalidInput(f"ranking is {' or '.join(map(repr, RANKINGS))}, not {shown(ranking)}")
@@ -104,7 +105,11 @@ class Question(NamedTuple):
         return self._asdict()
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
 def _seconds(days: Any) -> Any:
-    if isinstance(days, bool) or not isinstance(days, int | float):
+    if not _is_number(days):
         raise InvalidInput(f"ttl_days is a number of days, not {shown(days)}")
     return days * DAY_SECONDS

@@ -29,7 +29,8 @@ class HttpBackend:
         self.place = url.rstrip("/")
         self._headers = dict(_HEADERS)
         if api_key:
-            self._headers["Authorization"] = f"Bearer {check_header('api_key', api_key)}"
+            # Not Authorization: a user name in the URL, or a .netrc, would take its place.
+            self._headers["X-API-Key"] = check_header("api_key", api_key)
         self._wire = open_wire(self.place, timeout)
 
     def get(self, namespace: str, key: str) -> Any:

@@ -178,7 +178,7 @@ class Memory:
             ttl=ttl,
             ttl_days=ttl_days,
             pinned=pinned,
-            metadata=None if metadata is None else dict(metadata),
+            metadata=dict(metadata) if isinstance(metadata, Mapping) else metadata,
         )
         return self._backend.remember(self.namespace, draft)
 

@@ -63,9 +63,10 @@ def _is_proxied(parts: SplitResult) -> bool:
 def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
+        parts.netloc.encode("idna")
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return parts
-    except ValueError:  # brackets that do not close, a port that is no number
+    except ValueError:  # brackets that do not close, a port that is no number, a name that cannot be one
         pass
     raise InvalidInput(f"the url {shown(url)} is not one of a server; write it as http://127.0.0.1:8787")
 
@@ -224,12 +225,15 @@ class _RequestsWire(Forkable):
         self._session = requests.Session()
 
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        from requests import Request  # noqa: PLC0415
+        from requests import ReadTimeout, Request  # noqa: PLC0415
 
         prepared = self._session.prepare_request(Request(method, self._url, data=body, headers=dict(headers)))
         prepared.url = self._url + path  # as it is: requests would resolve a key of ".."
         settings = self._session.merge_environment_settings(self._url, {}, None, None, None)
-        answer = self._session.send(prepared, timeout=self._timeout, allow_redirects=False, **settings)
+        try:
+            answer = self._session.send(prepared, timeout=self._timeout, allow_redirects=False, **settings)
+        except ReadTimeout as error:
+            raise NoAnswer(str(error)) from error
         return Answer(
             answer.status_code, {name.lower(): value for name, value in answer.headers.items()}, answer.content
         )

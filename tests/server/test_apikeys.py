@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
 import pytest
 import requests
 
+import scrubjay_server
 from harness import clean_environment, serving
 from scrubjay import AsyncMemory, Forbidden, InvalidInput, Memory, Unauthenticated
 from scrubjay.store import apikeys
@@ -180,7 +182,7 @@ def test_without_keys_only_this_machine_is_answered(server):
     assert ask() == 200
     assert ask(Host="localhost:8787") == ask(Host="127.0.0.1") == ask(Host="[::1]:8787") == 200
     assert ask(Host="evil.example") == ask(Host="127.0.0.1.evil.example") == ask(Host="") == ask(Host="[") == 403
-    assert ask(Origin="http://evil.example") == ask(Origin="null") == 403
+    assert ask(Origin="http://evil.example") == ask(Origin="null") == ask(Origin="http://[x") == 403
     assert ask(Origin=server.url) == 200
     assert "access-control-allow-origin" not in requests.options(url, headers={"Origin": server.url}, timeout=5).headers
 
@@ -195,6 +197,51 @@ def test_a_server_that_others_can_reach_makes_its_first_key(tmp_path):
             assert memory.set_quota(writes_per_day=5).writes_per_day == 5
     with serving(tmp_path / "db", "--host", "0.0.0.0") as server:
         assert "api key" not in server.banner
+
+
+def test_without_any_key_left_others_are_still_kept_out(tmp_path):
+    """Whoever is not on this machine is told by the address that the connection comes from, not by a header."""
+    with serving(tmp_path / "db", "--host", "0.0.0.0") as server:
+        store = SqliteStore(tmp_path / "db")
+        for apikey in store.run(apikeys.list_all()):
+            store.run(apikeys.revoke(apikey.id))
+        store.close()
+        assert requests.get(f"http://127.0.0.1:{server.port}/v1/namespaces", timeout=5).status_code == 200
+        own = socket.gethostbyname(socket.gethostname())
+        if own.startswith("127."):
+            pytest.skip("this machine has no address but loopback to come from")
+        headers = {"Host": "localhost"}
+        answer = requests.get(f"http://{own}:{server.port}/v1/namespaces", headers=headers, timeout=5)
+        assert answer.status_code == 401
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "localhost", "127.1.2.3:80", "[::1]:8787"])
+def test_addresses_of_this_machine_are_known(address):
+    assert scrubjay_server.is_here(address)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "::2", "localhost.evil.example", "", "127.0.0.1.nip.io", "["])
+def test_other_addresses_are_not(address):
+    assert not scrubjay_server.is_here(address)
+
+
+def test_what_one_key_keeps_on_another_wire_no_other_reads(guarded):
+    mine, other = issue(guarded.path), issue(guarded.path)
+    body = {"content": "the deal is secret"}
+    requests.post(f"{guarded.url}/v1/memory/remember", json=body, headers={"X-API-Key": mine}, timeout=5)
+    with Memory("x", url=guarded.url, api_key=guarded.keys["admin"]) as memory:
+        (private,) = [name for name in memory.namespaces() if name.startswith("memstore:")]
+    with Memory(private, url=guarded.url, api_key=other) as memory:
+        assert private not in memory.namespaces()
+        assert memory.notes() == []
+    both = {"Authorization": f"Bearer {other}", "X-API-Key": mine}
+    asked = requests.get(f"{guarded.url}/v1/memory/recall?q=deal", headers=both, timeout=5)
+    assert asked.json()["memories"] == [], "the key that is checked is the key whose memories are read"
+
+
+def test_an_admin_key_has_every_namespace(tmp_path):
+    with pytest.raises(subprocess.CalledProcessError):
+        issue(tmp_path / "db", "--admin", "--namespaces", "support-*")
 
 
 @pytest.mark.parametrize(

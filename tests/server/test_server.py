@@ -252,7 +252,12 @@ def test_the_openapi_document_states_every_status_that_was_seen(server):
 
 
 def test_an_encoded_slash_does_not_move_the_border_of_a_namespace(server):
-    for target in ("/v1/namespaces/victim%2Fitems%2Fz/items/k", "/memory/victim%2fa", "/memory/victim%2Fa/k"):
+    for target in (
+        "/v1/namespaces/victim%2Fitems%2Fz/items/k",
+        "/memory/victim%2fa",
+        "/memory/victim%2Fa/k",
+        "/v1%2Fnamespaces/a/items/k",
+    ):
         status, answer = raw(server, "GET", target)
         assert (status, answer["code"]) == (400, "invalid_input")
     assert raw(server, "GET", "/v1/namespaces/ns/items/a%2Fb")[0] == 404

@@ -54,6 +54,10 @@ def issue(
     for pattern in patterns:
         check_name("a namespace pattern", pattern)
     check_name("the name of an api key", name)
+    if admin and patterns != ("*",):
+        raise InvalidInput(
+            "an admin key can issue keys for any namespace, so it has them all; leave out one of the two"
+        )
     if admin and read_only:
         raise InvalidInput("an admin key can write by its nature; leave out one of admin and read-only")
     row = (identity, name, json.dumps(patterns), int(read_only), int(admin), context.now)
