@@ -262,6 +262,12 @@ class Memory:
         return self._backend.namespaces()
 
     @property
+    def api_key(self) -> str | None:
+        """The key that it was opened with, if any."""
+        key: str | None = resolve("api_key", self._where["api_key"])
+        return key
+
+    @property
     def place(self) -> str:
         """Where it is: the path of the file, or the URL of the server."""
         return self._backend.place

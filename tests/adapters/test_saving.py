@@ -14,9 +14,10 @@ import pytest
 from harness import serving
 from scrubjay import Memory, Unavailable
 from scrubjay.adapters import _saving
+from scrubjay.adapters._messages import snapshot
 from scrubjay.adapters._saving import Saver, Write, saver_of
-from scrubjay.adapters._sessions import Record, Session, namespace_of
-from scrubjay.names import check_namespace
+from scrubjay.adapters._sessions import Record, Session, namespace_of, quoted, together
+from scrubjay.names import check_key, check_namespace
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def memory(tmp_path):
 class Failing:
     """A memory that fails until it is told otherwise."""
 
-    namespace = "agent"
+    namespace, place, api_key = "agent", "http://away", None
 
     def __init__(self, memory, error=None, seconds=0.0):
         self.memory, self.error, self.seconds = memory, error or Unavailable("away"), seconds
@@ -236,3 +237,39 @@ def test_a_namespace_can_be_made_of_any_names():
     ]
     assert len(set(odd)) == 5
     assert [check_namespace(name) for name in odd] == odd
+
+
+def test_a_refused_write_does_not_stop_reading(tmp_path):
+    memory = Memory("agent", path=str(tmp_path / "memory.db"))
+    memory.set("known", "before")
+    memory.set_quota(writes_per_day=1)
+    saver = saver_of(memory)
+    saver.write(Write("append", "log", 1))
+    assert (saver.unsaved, saver.down, saver.refused) == (1, False, True)
+    assert saver.get("known") == "before"
+    assert saver.get("log") == [1], "what waits is seen, too"
+    memory.set_quota(writes_per_day=0)
+    assert settled(saver)
+    memory.close()
+
+
+def test_a_handle_that_its_user_closes_takes_no_other_agent_along(tmp_path):
+    path = str(tmp_path / "memory.db")
+    with Memory("agent", path=path) as lasting:
+        saver = saver_of(lasting)
+        with Memory("agent", path=path) as brief:
+            assert saver_of(brief) is saver
+        saver.write(Write("append", "log", "still there"))
+        assert lasting.get("log") == ["still there"]
+
+
+def test_names_of_any_length_make_keys():
+    for name in ("名" * 200, "😀" * 130, "a:b%", "\ud800"):
+        check_key(f"with:{quoted(name)}:{quoted(name)}")
+    assert quoted("名" * 200) != quoted("名" * 199)
+    assert together(["a+b", "c"]) != together(["a", "b+c"])
+    assert together(["a-b", "c"]) != together(["a", "b-c"])
+
+
+def test_half_an_emoji_does_not_cost_a_message():
+    assert snapshot({"content": "well \ud83d done"}) == {"content": "well ? done"}

@@ -27,7 +27,7 @@ def snapshot(message: Any) -> Any:
     except InvalidInput:
         left_out: list[str] = []
         carried = _carried(message, "", left_out)
-    log.warning("a message is saved without %s, which JSON cannot carry", ", ".join(left_out))
+    log.warning("a message is saved without %s, which JSON cannot carry", ", ".join(left_out) or "half characters")
     return {"content": "", **decode(encode(carried))}
 
 
@@ -44,6 +44,8 @@ def _carried(value: Any, place: str, left_out: list[str], depth: int = 1) -> Any
         return dict(parts(value.items()))
     if isinstance(value, list | tuple) and depth < MAX_DEPTH:
         return [part for _, part in parts(enumerate(value))]
+    if isinstance(value, str):  # half an emoji is no reason to lose the rest
+        return value.encode(errors="replace").decode()
     try:
         encode(value)
     except InvalidInput:

@@ -14,9 +14,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from typing import Any, NamedTuple, TypeVar
 
-from scrubjay.errors import Conflict, InvalidInput
+from scrubjay.errors import Conflict, InvalidInput, QuotaExceeded
 from scrubjay.forks import Forkable
 from scrubjay.memory import Memory
 
@@ -24,6 +25,14 @@ T = TypeVar("T")
 
 PATIENCE = 1.0
 """Seconds an agent waits for its memory; once, and not again until the memory is back."""
+FILE_PATIENCE = 30.0
+"""Seconds for reading a file of this machine: a long history takes its time."""
+ASK_AGAIN = 5.0
+"""Seconds after which a memory that could not be reached is asked again."""
+LAST_CHANCE = 10.0
+"""Seconds that the end of the process waits at most for what is not saved yet."""
+SHORTEST_PAUSE = 0.02
+"""Seconds between attempts even when the process is about to end."""
 FIRST_RETRY, LAST_RETRY = 0.2, 15.0
 """Seconds between attempts while the memory cannot be reached: doubled from the first to the last."""
 
@@ -78,7 +87,12 @@ class Saver(Forkable):
         self._hurry = threading.Event()
         self._draining = False
         self._done = 0
+        self._failures = 0
+        self._ask_again_at = 0.0
         self.down = False
+        """Whether the memory cannot be reached: neither written nor read."""
+        self.refused = False
+        """Whether it refuses what is written, a quota used up; it can still be read."""
 
     @property
     def unsaved(self) -> int:
@@ -95,13 +109,13 @@ class Saver(Forkable):
             if not self._draining:
                 self._draining = True
                 threading.Thread(target=self._drain, name="scrubjay-saver", daemon=True).start()
-            in_time = self._changed.wait_for(lambda: self._done >= ticket or self.down, PATIENCE)
+            in_time = self._changed.wait_for(lambda: self._done >= ticket or self.down or self.refused, PATIENCE)
         if not in_time:
             self._went_down(_NO_ANSWER)
 
     def read(self, get: Callable[[], T], otherwise: T) -> T:
         """What `get` returns, or `otherwise` when that takes too long or fails; a wrong call is the caller's."""
-        if self.down:
+        if self.down and time.monotonic() < self._ask_again_at:
             return otherwise
         answer: list[T] = []
         wrong: list[InvalidInput] = []
@@ -116,9 +130,11 @@ class Saver(Forkable):
 
         thread = threading.Thread(target=ask, name="scrubjay-reader", daemon=True)
         thread.start()
-        thread.join(PATIENCE)
+        thread.join(PATIENCE if is_remote(self.memory) else FILE_PATIENCE)
         if thread.is_alive():
             self._went_down(_NO_ANSWER)
+        elif answer and not self._queue:
+            self._came_back()
         if wrong:
             raise wrong[0]
         return answer[0] if answer else otherwise
@@ -146,10 +162,16 @@ class Saver(Forkable):
         return len(keys)
 
     def flush(self, seconds: float) -> None:
-        """Give what still waits a last chance."""
+        """Give what still waits a last chance: after PATIENCE failing ends it, and taking long does not."""
         self._hurry.set()
+        patient_until = time.monotonic() + PATIENCE
+
+        def is_over() -> bool:
+            return not self._queue or (self._failures > 1 and time.monotonic() > patient_until)
+
         with self._changed:
-            self._changed.wait_for(lambda: not self._queue, seconds)
+            self._failures = 0
+            self._changed.wait_for(is_over, seconds)
         if self._queue:
             log.error("%r: the process ends with %d writes not saved", self.memory, self.unsaved)
 
@@ -163,9 +185,13 @@ class Saver(Forkable):
                     self._came_back()
                     return
             if self._write_first():
-                pause = FIRST_RETRY
+                pause, self._failures = FIRST_RETRY, 0
             else:
+                with self._changed:
+                    self._failures += 1
+                    self._changed.notify_all()
                 self._hurry.wait(pause)
+                time.sleep(SHORTEST_PAUSE)
                 pause = min(pause * 2, LAST_RETRY)
 
     def _write_first(self) -> bool:
@@ -175,6 +201,9 @@ class Saver(Forkable):
                 return True
             try:
                 self._queue[0].run(self.memory)
+            except QuotaExceeded as error:
+                self._was_refused(str(error))
+                return False
             except (InvalidInput, Conflict) as error:  # no retry will ever change this
                 log.error("%r: not saved: %s", self.memory, error)  # noqa: TRY400 - the cause is in the message
             except Exception as error:  # noqa: BLE001 - whatever it is, the agent must not see it
@@ -186,8 +215,17 @@ class Saver(Forkable):
                 self._changed.notify_all()
         return True
 
+    def _was_refused(self, why: str) -> None:
+        with self._changed:
+            if not self.refused:
+                self.refused = True
+                log.warning("%r: %s. The agent goes on; what it is told is kept and saved later.", self.memory, why)
+                _unsaved.add(self)
+            self._changed.notify_all()
+
     def _went_down(self, why: str) -> None:
         with self._changed:
+            self._ask_again_at = time.monotonic() + ASK_AGAIN
             if not self.down:
                 self.down = True
                 log.warning("%r: %s. The agent goes on; what it is told is kept and saved later.", self.memory, why)
@@ -195,31 +233,38 @@ class Saver(Forkable):
             self._changed.notify_all()
 
     def _came_back(self) -> None:
-        if self.down:
-            self.down = False
-            log.info("%r: is back, and everything is saved", self.memory)
-        self._changed.notify_all()
+        with self._changed:
+            if self.down or self.refused:
+                self.down = self.refused = False
+                log.info("%r: is back, and everything is saved", self.memory)
+            self._changed.notify_all()
 
 
 # One for all handles on a namespace: agents made per request must not overtake one another's
 # messages, nor each wait for a memory of which it is known that it is down.
-_savers: weakref.WeakValueDictionary[tuple[str, str], Saver] = weakref.WeakValueDictionary()
+_savers: weakref.WeakValueDictionary[tuple[str, str, str | None], Saver] = weakref.WeakValueDictionary()
 _savers_lock = threading.Lock()
 _unsaved: weakref.WeakSet[Saver] = weakref.WeakSet()
 
 
 def saver_of(memory: Memory) -> Saver:
-    at = (memory.namespace, memory.place)
+    at = (memory.namespace, memory.place, memory.api_key)
     with _savers_lock:
         saver = _savers.get(at)
         if saver is None:
-            saver = _savers[at] = Saver(memory)
-        saver.memory = memory  # an earlier handle may have been closed
+            if not _savers:  # after the first Memory, so that at the end this comes before files are closed
+                atexit.unregister(_flush_all)
+                atexit.register(_flush_all)
+            # A handle of its own: the user may close theirs while another agent still writes.
+            saver = _savers[at] = Saver(copy(memory))
         return saver
 
 
-@atexit.register
+def is_remote(memory: Memory) -> bool:
+    return memory.place.startswith("http")
+
+
 def _flush_all() -> None:
-    give_up_at = time.monotonic() + PATIENCE
+    give_up_at = time.monotonic() + LAST_CHANCE
     for saver in list(_unsaved):
         saver.flush(max(give_up_at - time.monotonic(), 0))

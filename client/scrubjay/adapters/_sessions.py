@@ -19,11 +19,13 @@ from scrubjay.recall.context import as_context
 from scrubjay.values import decode, encode
 
 from ._messages import snapshot
-from ._saving import Write, saver_of
+from ._saving import Write, is_remote, saver_of
 
 DEFAULT = "default"
 MAX_SESSION_BYTES = 128
 """Which leaves room for the rest of the key."""
+MAX_NAME_BYTES = 120
+"""Of an agent's name in a key, which may hold two of them and a session's."""
 _MARK = "session:"
 _NOTES = 8
 """Notes that are put into a prompt, if they fit."""
@@ -65,8 +67,7 @@ class Session:
 
     def appended(self, key: str, item: Any) -> Write:
         # A server's answer can be lost, and the append is then sent again; a file's cannot.
-        remote = self.memory.place.startswith("http")
-        return Write("append", self._prefix + key, item, uuid4().hex if remote else None)
+        return Write("append", self._prefix + key, item, uuid4().hex if is_remote(self.memory) else None)
 
     def replaced(self, key: str, value: Any) -> Write:
         return Write("set", self._prefix + key, value)
@@ -214,9 +215,17 @@ def namespace_of(*names: str) -> str:
     return f"{safe[: MAX_NAMESPACE_CHARS - 17]}-{digest}"
 
 
+def together(names: list[str]) -> str:
+    """Several names as one that no other names make."""
+    return "+".join(name.replace("%", "%25").replace("+", "%2B") for name in names)
+
+
 def quoted(name: str) -> str:
-    """A name as a part of a key, whose parts are separated by colons."""
-    return name.replace("%", "%25").replace(":", "%3A")
+    """A name as a part of a key, whose parts are separated by colons; a long one by its beginning and a digest."""
+    safe = name.encode(errors="replace").decode().replace("%", "%25").replace(":", "%3A")
+    if len(safe.encode()) <= MAX_NAME_BYTES:
+        return safe
+    return f"{safe[:20]}%{sha256(name.encode(errors='surrogatepass')).hexdigest()[:16]}"
 
 
 def _copies(messages: list[Any]) -> list[Any] | None:

@@ -21,7 +21,7 @@ from scrubjay.errors import InvalidInput, MissingExtra
 from scrubjay.memory import Memory
 
 from ._messages import Message, fitted, snapshot
-from ._sessions import DEFAULT, Record, Session, State, namespace_of, open_memory, quoted, repeats
+from ._sessions import DEFAULT, Record, Session, State, namespace_of, open_memory, quoted, repeats, together
 from ._tools import memory_tools
 
 T = TypeVar("T")
@@ -67,11 +67,11 @@ class Kept:
     _session: Session
     _owner: str
 
-    def _open(self, memory: Memory | str | None, session: str, *names: str) -> None:
-        self.memory = open_memory(memory, namespace_of("autogen", *names))
+    def _open(self, memory: Memory | str | None, session: str, name: str) -> None:
+        self.memory = open_memory(memory, namespace_of("autogen", name))
         self.session = session
         self._session = Session(self.memory, session)
-        self._owner = "-".join(names)
+        self._owner = name
         self.state = State(self._session, self._owner)
 
     @property
@@ -269,6 +269,7 @@ class GroupRecord(Record):
     def catch_up(self, messages: list[Message]) -> list[Message]:
         earlier = super().catch_up(messages)
         self.speakers[:0] = [message.get("name", "") for message in earlier]
+        self.unseen += len(earlier)
         return earlier
 
     def start_anew(self, rows: list[Message]) -> None:
@@ -301,7 +302,7 @@ class PersistentGroupChat(GroupChat, Kept):
         names = _names(self)
         if len(set(names)) < len(names):
             log.warning("members of a group chat are told apart by name after a restart; rename some of %s", names)
-        self._open(memory, session, "groupchat", *names)
+        self._open(memory, session, f"groupchat:{together(names)}")
         self._record = record = GroupRecord(self._session)
         if not _overlap(record.rows, self.messages):
             self.messages[:0] = record.rows
@@ -442,8 +443,8 @@ def _direction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool
 
 def _peer_name(peer: Any) -> str:
     """What a conversation is kept under. All managers are called chat_manager: a group is known by its members."""
-    members = _names(peer.groupchat) if isinstance(peer, GroupChatManager) else []
-    return namespace_of(str(peer.name), *members)
+    name = str(peer.name)
+    return f"{name}:{together(_names(peer.groupchat))}" if isinstance(peer, GroupChatManager) else name
 
 
 def _names(group: Any) -> list[str]:

@@ -29,7 +29,7 @@ from scrubjay.recall.ranking import (
 )
 from scrubjay.recall.words import count_beginnings, count_words, only_asks, split
 from scrubjay.records import Note, to_time
-from scrubjay.values import byte_size, encode
+from scrubjay.values import byte_size, decode, encode
 
 from .items import clear_into, is_over
 from .note_rows import COLUMNS, Row, erase_note, pack_words, remove_words
@@ -93,7 +93,7 @@ def remember(namespace: str, draft: Draft) -> Operation[tuple[Note, Account]]:
 
 def _steps_to_remember(context: Context, namespace: str, draft: Draft) -> Steps[tuple[Note, Account]]:
     account = yield from open_account(context, namespace)
-    digest = blake2b(draft.content.encode(), digest_size=16).digest()
+    digest = _digest(draft)
     rows = yield _FIND, (namespace, digest)
     found = Row._make(rows[0]) if rows else None
     if found and is_over(found.expires_at, context.now):
@@ -226,13 +226,18 @@ def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> 
     return row
 
 
+def _digest(draft: Draft) -> bytes:
+    """What makes two notes the same: the content, in the same session. Two people may say the same thing."""
+    person = blake2b((draft.session or "").encode(), digest_size=16).digest()
+    return blake2b(draft.content.encode(), digest_size=16, key=person).digest()
+
+
 def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> Steps[Row]:
-    """What is given replaces what was there; the time to live starts anew, and what is pinned stays pinned."""
+    """What is given replaces what was there, but tags add up; the time to live starts anew; pinned stays pinned."""
     is_pinned = bool(found.pinned) or draft.pinned
     row = found._replace(
         type=found.type if draft.type is None else draft.type,
-        tags=found.tags if draft.tags is None else encode(draft.tags),
-        session=found.session if draft.session is None else draft.session,
+        tags=encode(list(dict.fromkeys((*decode(found.tags), *(draft.tags or ()))))),
         metadata=found.metadata if draft.metadata is None else encode(draft.metadata),
         pinned=int(is_pinned),
         times=found.times + 1,
