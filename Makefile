@@ -7,7 +7,7 @@ SERVER := $(VENV)/.server
 ARGS ?=
 
 .DEFAULT_GOAL := check
-.PHONY: setup serve test test-autogen stress lint types check bench format clean
+.PHONY: setup serve test test-autogen stress lint types check bench bench-recall format clean
 
 setup: $(READY)
 
@@ -49,6 +49,9 @@ check: lint types test
 
 bench: $(READY)  ## side by side with peers, printed as ratios
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-recall: $(READY)  ## how well and how fast recall finds; takes some minutes
+	$(BIN)/python benchmarks/recall.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

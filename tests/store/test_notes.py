@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections import Counter
+from contextlib import closing
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -51,7 +52,7 @@ def used(driver, namespace="ns"):
 
 def bytes_on_disk(driver) -> bytes:
     """The file and its log, after a checkpoint."""
-    with sqlite3.connect(driver.store.path) as connection:
+    with closing(sqlite3.connect(driver.store.path, isolation_level=None)) as connection:
         assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
     connection.close()
     return b"".join(path.read_bytes() for path in driver.store.path.parent.iterdir())
@@ -198,7 +199,8 @@ def test_a_note_indexed_by_another_version_is_erased_whole(driver, monkeypatch):
 
 def test_no_word_is_ever_in_the_index(driver):
     note = remember(driver, "xylophone")
-    rows = sqlite3.connect(driver.store.path).execute("SELECT word, note FROM note_words").fetchall()
+    with closing(sqlite3.connect(driver.store.path)) as connection:
+        rows = connection.execute("SELECT word, note FROM note_words").fetchall()
     assert {word for word, _ in rows} >= set(count_words("xylophone"))
     assert {of for _, of in rows} == {int(note.id)}
 
