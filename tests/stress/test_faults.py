@@ -175,7 +175,7 @@ from scrubjay import Memory, Unavailable
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 memory = Memory("stress", path=sys.argv[1])
 memory.set("before", "x" * 1000)
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
 done = 0
 try:
     while True:
