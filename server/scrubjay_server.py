@@ -21,7 +21,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import unquote_to_bytes, urlsplit
@@ -108,7 +108,7 @@ class PlainRoute(APIRoute):
         try:
             self._refuse_slashes(scope)
             if self.path not in OPEN_PATHS:
-                scope["reads"], scope["access"] = self._reads, await authenticate(request)
+                scope["reads"], scope["access"] = self._reads, authenticate(request)
                 if scope["access"].read_only and not self._reads:
                     raise Forbidden("this api key may only read; ask for one that may write")
             response = await self.endpoint(request)
@@ -140,9 +140,9 @@ class _KeyConvertor(Convertor[str]):
 register_url_convertor("key", _KeyConvertor())
 
 
-async def run(request: Request, operation: Operation[T]) -> T:
-    store: AioStore = request.app.state.store
-    return await store.run(operation)
+def run(request: Request, operation: Operation[T]) -> Awaitable[T]:
+    store: AioStore = request.scope["app"].state.store
+    return store.run(operation)
 
 
 async def remember_note(request: Request, namespace: str, draft: Draft) -> tuple[Note, Account]:
@@ -202,9 +202,10 @@ NOWHERE = "/"
 """A name that no namespace can have."""
 
 
-async def authenticate(request: Request) -> Access:
+def authenticate(request: Request) -> Access:
     """What the request may do, by its api key; while there are none, everything, but only from this machine."""
-    access = await run(request, apikeys.admit(given_key(request)))
+    store: AioStore = request.scope["app"].state.store
+    access = store.read_now(apikeys.admit(given_key(request)))
     if access is None:
         raise Unauthenticated(
             "this server needs an api key that it knows: set SCRUBJAY_API_KEY, or send Authorization: Bearer …;"
@@ -218,15 +219,25 @@ async def authenticate(request: Request) -> Access:
 
 
 def given_key(request: Request) -> str | None:
-    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        return credentials.strip()
-    return request.headers.get("x-api-key")
+    given = header(request, b"authorization")
+    if given is not None:
+        scheme, _, credentials = given.partition(" ")
+        if scheme.lower() == "bearer":
+            return credentials.strip()
+    return header(request, b"x-api-key")
+
+
+def header(request: Request, name: bytes) -> str | None:
+    """One header, without the mapping that Starlette makes of them all: this is on the path of every request."""
+    for key, value in request.scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return None
 
 
 def refuse_strangers(request: Request) -> None:
     """A web page can make a browser write to localhost, directly or through a name that it points there."""
-    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    host, origin = header(request, b"host") or "", header(request, b"origin")
     if not is_here(host) and _hostname(host) != resolve("host"):
         raise Forbidden(f"without api keys this server answers only to its own names, not to {host[:80]!r}")
     if origin is not None and origin.partition("://")[2] != host:
@@ -610,7 +621,7 @@ async def get_item(request: Request) -> Response:
     if stored is None:
         return failed(missing(request))
     etag = f'"{stored.version}"'
-    if request.headers.get("if-none-match") == etag:
+    if header(request, b"if-none-match") == etag:
         return Response(status_code=304, headers={"ETag": etag})
     return json_response(item_json(key, stored), headers={"ETag": etag})
 

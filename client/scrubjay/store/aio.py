@@ -80,6 +80,10 @@ class AioStore:
         except sqlite3.Error as error:
             raise self._store.explained(error) from error
 
+    def read_now(self, operation: Operation[T]) -> T:
+        """Run a read of a few rows right here, without a round of the loop."""
+        return self._store.run(operation)
+
     async def sweep(self) -> None:
         """Remove what has expired."""
         await asyncio.to_thread(self._store.sweep)

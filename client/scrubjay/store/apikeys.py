@@ -80,14 +80,17 @@ def revoke(_context: Context, identity: str) -> Steps[bool]:
 @operation(READ)
 def admit(_context: Context, given: str | None) -> Steps[Access | None]:
     """What a request with this key may do; None when it may do nothing."""
-    identity = (given or "").removeprefix(f"{_PREFIX}_").partition("_")[0]
+    if given is None:  # the common case where there are no keys, on the path of every request
+        rows = yield "SELECT 1 FROM apikeys LIMIT 1", ()
+        return None if rows else EVERYTHING
+    identity = given.removeprefix(f"{_PREFIX}_").partition("_")[0]
     rows = yield _ADMIT, (identity,)
     *found, (_, _, _, _, exist) = rows
     if not exist:
         return EVERYTHING
     # An unknown id takes the same time as a wrong secret.
     expected, name, patterns, read_only, admin = found[0] if found else (_NOBODY, "", "[]", 1, 0)
-    if not hmac.compare_digest(_hash(given or ""), expected):
+    if not hmac.compare_digest(_hash(given), expected):
         return None
     return Access(name, tuple(json.loads(patterns)), bool(read_only), bool(admin))
 
