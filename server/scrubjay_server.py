@@ -38,7 +38,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
 from scrubjay.drafts import Draft, Question
@@ -114,7 +114,7 @@ class PlainRoute(APIRoute):
             response = await self.endpoint(request)
         except ScrubjayError as error:
             response = failed(error)
-        await response(scope, receive, send)
+        await answer(response, scope, receive, send)
 
     def _refuse_slashes(self, scope: Scope) -> None:
         """An encoded slash is decoded before the path is split, and would move the border of the namespace."""
@@ -138,6 +138,12 @@ class _KeyConvertor(Convertor[str]):
 
 
 register_url_convertor("key", _KeyConvertor())
+
+
+async def answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send a response, and leave its status where the metrics find it."""
+    scope["status"] = response.status_code
+    await response(scope, receive, send)
 
 
 def run(request: Request, operation: Operation[T]) -> Awaitable[T]:
@@ -961,32 +967,25 @@ class Service(FastAPI):
             await self.router(scope, receive, send)
             return
         started = time.perf_counter()
-        status = 0
-
-        async def watch(message: Message) -> None:
-            nonlocal status
-            if not status:
-                status = message["status"]
-            await send(message)
-
         try:
             if _is_text(scope):
-                await self.router(scope, receive, watch)
+                await self.router(scope, receive, send)
             else:
-                await failed(InvalidInput("the address holds bytes that are not UTF-8"))(scope, receive, watch)
+                await answer(failed(InvalidInput("the address holds bytes that are not UTF-8")), scope, receive, send)
         except HTTPException as error:  # Starlette's word for no such path, no such method
             if error.status_code == 405:
                 error.headers = {"Allow": ", ".join(sorted(self._methods(scope)))}
-            await _refused(error)(scope, receive, watch)
+            await answer(_refused(error), scope, receive, send)
         except ClientDisconnect:  # nobody is left to answer
-            status = 499
+            scope["status"] = 499
         except Exception:
-            if not status:
-                await failed(ScrubjayError("the server made a mistake; its log has the details"))(scope, receive, watch)
+            if "status" not in scope:
+                mistake = ScrubjayError("the server made a mistake; its log has the details")
+                await answer(failed(mistake), scope, receive, send)
             raise  # uvicorn logs it
         finally:
             route = getattr(scope.get("route"), "path_format", "none")
-            _counted(scope["method"], route, status).inc()
+            _counted(scope["method"], route, scope.get("status", 200)).inc()
             _timed(route).observe(time.perf_counter() - started)
 
     def _methods(self, scope: Scope) -> set[str]:
