@@ -220,7 +220,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def _examine_file(path: Path) -> int:
-    from .store import audit  # noqa: PLC0415 - nobody else needs it
+    from .store import checks  # noqa: PLC0415 - nobody else needs it
 
     print(f"file     {path}")
     if not path.exists():
@@ -234,7 +234,7 @@ def _examine_file(path: Path) -> int:
     try:
         faults = store.find_faults()
         if not faults:
-            count, held, size = store.run(audit.count_all())
+            count, held, size = store.run(checks.count_all())
             print(f"         {count} namespaces, {held} keys, {size:,} bytes of values; {_disk(path)}")
             print("ok       integrity, counters, lists")
     finally:

@@ -130,3 +130,12 @@ def shown(value: Any) -> str:
     except Exception:  # noqa: BLE001 - a foreign __repr__, or an integer with too many digits
         text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def successor(prefix: str) -> str | None:
+    """The first text after all that start with `prefix`; None when there is no such text."""
+    trimmed = prefix.rstrip("\U0010ffff")
+    if not trimmed:
+        return None
+    last = ord(trimmed[-1]) + 1
+    return trimmed[:-1] + chr(0xE000 if last == 0xD800 else last)

@@ -104,6 +104,31 @@ class Note(NamedTuple):
 _NOTE_TIMES = ("created_at", "updated_at", "expires_at")
 
 
+class Change(NamedTuple):
+    """Something that was changed, or was refused to be."""
+
+    id: int
+    """Grows with each change in the store: the cursor to go on from."""
+    at: datetime
+    who: str
+    """The name of the api key; "local" for a program that opened the file itself."""
+    verb: str
+    """set, delete, expire, append, incr, remember, forget, clear, quota …"""
+    namespace: str
+    key: str
+    """The key, or the id of a note; empty when it concerns them all."""
+    bytes: int
+    refusal: str | None = None
+    """The code of the error if it was refused."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "at": iso(self.at)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Change:
+        return cls(**{**data, "at": datetime.fromisoformat(data["at"])})
+
+
 class Usage(NamedTuple):
     """What a namespace has used, and what it may use; a limit of 0 is none."""
 

@@ -81,6 +81,8 @@ SETTINGS = {
             "what recall by meaning uses: a model's directory, URL#model of /embeddings, or fastembed's name",
             serve=True,
         ),
+        Setting("audit_days", 90, parse_count, "how long the log of changes is kept", serve=True),
+        Setting("audit_rows", 1_000_000, parse_count, "how long it may grow, at some 100 bytes a row", serve=True),
         Setting("timeout", 5.0, parse_seconds, "seconds to wait for the server"),
         Setting("host", "127.0.0.1", str, "the address to listen on", serve=True),
         Setting("port", 8787, parse_count, "the port to listen on; 0 takes a free one", serve=True),

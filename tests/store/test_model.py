@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from harness import DRIVERS
 from scrubjay.errors import Conflict, QuotaExceeded
-from scrubjay.store import audit, items, lists, quotas
+from scrubjay.store import checks, items, lists, quotas
 from scrubjay.store.operation import Quota
 from scrubjay.values import decode, encode
 
@@ -155,7 +155,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule()
     def sweep(self):
-        self.driver.run(quotas.sweep())
+        self.driver.run(quotas.sweep(90, 1000))
 
     @rule(seconds=st.sampled_from([1.0, 9.0, 11.0]))
     def wait(self, seconds):
@@ -195,7 +195,7 @@ class StoreModel(RuleBasedStateMachine):
             return
         used = self.driver.run(quotas.read_usage("ns"))
         assert (used.keys, used.bytes, used.writes_today) == (len(self.live()), self.size(self.live()), self.writes)
-        assert self.driver.run(audit.find_faults()) == []
+        assert self.driver.run(checks.find_faults()) == []
 
 
 @pytest.mark.parametrize("kind", DRIVERS)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from scrubjay.errors import Conflict, InvalidInput
-from scrubjay.names import MAX_PAGE, shown
+from scrubjay.names import MAX_PAGE, shown, successor
 from scrubjay.records import Item, to_time
 from scrubjay.values import byte_size, decode, encode
 
@@ -130,7 +130,7 @@ def list_keys(
         f"namespace = ? AND {_LIVE} AND key >= ? AND key > ?",
         [namespace, context.now, prefix, after],
     )
-    end = _successor(prefix)
+    end = successor(prefix)
     if end:
         where += " AND key < ?"
         bounds.append(end)
@@ -156,7 +156,7 @@ def set_item(
         expires_at = None if ttl is None else context.now + max(round(ttl * 1000), 1)
         version = yield from _write(context, account, key, text, found, expires_at)
     elif found:
-        yield from _remove(account, key, found)
+        yield from _remove(account, "delete", key, found)
     yield from account.save()
     return version, account
 
@@ -171,7 +171,7 @@ def update_items(context: Context, namespace: str, texts: Mapping[str, str | Non
         if text is not None:
             yield from _write(context, account, key, text, found, None)
         elif found:
-            yield from _remove(account, key, found)
+            yield from _remove(account, "delete", key, found)
     yield from account.save()
     return None, account
 
@@ -184,7 +184,7 @@ def delete_item(
     account, found = yield from open_item(context, namespace, key)
     _expect_version(key, found, if_version)
     if found:
-        yield from _remove(account, key, found)
+        yield from _remove(account, "delete", key, found)
     yield from account.save()
     return found is not None, account
 
@@ -194,6 +194,7 @@ def clear_items(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
     """Delete all items of a namespace; how many there were."""
     account = yield from open_account(context, namespace)
     count = yield from clear_into(account, context.now)
+    account.record_clear()
     yield from account.save()
     return count, account
 
@@ -220,7 +221,7 @@ def increment(
     if isinstance(total, float) and not math.isfinite(total):
         raise InvalidInput(f"{shown(value)} + {shown(by)} is beyond the largest number; store a smaller one")
     yield from account.charge(writes=1)
-    yield from _write(context, account, key, encode(total), found, found and found.expires_at)
+    yield from _write(context, account, key, encode(total), found, found and found.expires_at, "incr")
     yield from record(context, namespace, once, total)
     yield from account.save()
     return total, account
@@ -278,13 +279,19 @@ def find_live(context: Context, account: Account, key: str) -> Steps[Found | Non
 
 def _unless_over(context: Context, account: Account, key: str, found: Found) -> Steps[Found | None]:
     if is_over(found.expires_at, context.now):
-        yield from _remove(account, key, found)
+        yield from _remove(account, "expire", key, found)
         return None
     return found
 
 
 def _write(
-    context: Context, account: Account, key: str, text: str, found: Found | None, expires_at: int | None
+    context: Context,
+    account: Account,
+    key: str,
+    text: str,
+    found: Found | None,
+    expires_at: int | None,
+    verb: str = "set",
 ) -> Steps[int]:
     size = byte_size(key) + byte_size(text)
     if found is None:
@@ -299,11 +306,12 @@ def _write(
         _WRITE,
         (account.namespace, key, text, None, size, version, created_at, context.now, expires_at),
     )
+    account.record(verb, key, size)
     return version
 
 
-def _remove(account: Account, key: str, found: Found) -> Steps[None]:
-    return drop(account, key, found.version, found.bytes, found.length)
+def _remove(account: Account, verb: str, key: str, found: Found) -> Steps[None]:
+    return drop(account, verb, key, found.version, found.bytes, found.length)
 
 
 def _expect_version(key: str, found: Found | None, expected: int | None) -> None:
@@ -318,12 +326,3 @@ def _expect_version(key: str, found: Found | None, expected: int | None) -> None
 def _joined(rows: list[tuple[Any, ...]]) -> str:
     """A list's rows as one JSON text; a LEFT JOIN gives an empty list one row of NULL."""
     return f"[{','.join([row[0] for row in rows if row[0] is not None])}]"
-
-
-def _successor(prefix: str) -> str | None:
-    """The first text after all that start with `prefix`; None when there is no such text."""
-    trimmed = prefix.rstrip("\U0010ffff")
-    if not trimmed:
-        return None
-    last = ord(trimmed[-1]) + 1
-    return trimmed[:-1] + chr(0xE000 if last == 0xD800 else last)

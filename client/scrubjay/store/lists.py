@@ -55,6 +55,7 @@ def append_items(
     else:
         yield Many(_ROW, [(namespace, key, length + i, text) for i, text in enumerate(texts)])
     yield from record(context, namespace, once, length + len(texts))
+    account.record("append", key, grown)
     yield from account.save()
     return length + len(texts), account
 

@@ -93,12 +93,13 @@ class Row(NamedTuple):
         return " ".join(split(said_by)) or None if said_by else None
 
 
-def erase_note(account: Account, row: Row) -> Steps[None]:
+def erase_note(account: Account, verb: str, row: Row) -> Steps[None]:
     """Remove a note, its words and its vector, and take it off the account, which the caller saves."""
     yield from remove_words(account.namespace, row)
     yield "DELETE FROM note_vectors WHERE namespace = ? AND note = ?", (account.namespace, row.id)
     yield "DELETE FROM notes WHERE namespace = ? AND id = ?", (account.namespace, row.id)
     account.release(keys=0, size=row.bytes, version=0)
+    account.record(verb, str(row.id), row.bytes)
 
 
 def remove_words(namespace: str, row: Row) -> Steps[None]:

@@ -97,9 +97,10 @@ def _steps_to_remember(context: Context, namespace: str, draft: Draft) -> Steps[
     rows = yield _FIND, (namespace, digest)
     found = Row._make(rows[0]) if rows else None
     if found and is_over(found.expires_at, context.now):
-        yield from erase_note(account, found)
+        yield from erase_note(account, "expire", found)
         found = None
     row = yield from (_refresh(context, account, draft, found) if found else _insert(context, account, draft, digest))
+    account.record("remember", str(row.id), row.bytes)
     yield from account.save()
     return row.to_note(), account
 
@@ -114,7 +115,7 @@ def forget(context: Context, namespace: str, note_id: str) -> Steps[tuple[bool, 
     account = yield from open_account(context, namespace)
     rows = yield _READ, (namespace, json.dumps(_ids(note_id)))
     if rows:
-        yield from erase_note(account, Row._make(rows[0]))
+        yield from erase_note(account, "forget", Row._make(rows[0]))
     yield from account.save()
     live = bool(rows) and not is_over(Row._make(rows[0]).expires_at, context.now)
     return live, account
@@ -125,6 +126,7 @@ def clear_notes(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
     """Erase all notes of a namespace; how many there were."""
     account = yield from open_account(context, namespace)
     count = yield from _clear_into(account, context.now)
+    account.record_clear()
     yield from account.save()
     return count, account
 
@@ -135,6 +137,7 @@ def clear_all(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
     account = yield from open_account(context, namespace)
     count = yield from clear_into(account, context.now)
     count += yield from _clear_into(account, context.now)
+    account.record_clear()
     yield from account.save()
     return count, account
 

@@ -55,19 +55,25 @@ class Context(NamedTuple):
     """Milliseconds since 1970, UTC."""
     quota: Quota
     """For namespaces that have none of their own."""
+    who: str = "local"
+    """Who asks: the name of an api key, or whoever may open the file."""
 
 
 class Operation(Generic[T]):
     """A call that a driver can start, and start again when the database was busy."""
 
-    __slots__ = ("_args", "_steps", "mode")
+    __slots__ = ("_args", "_steps", "mode", "who")
 
     def __init__(self, mode: str, steps: Callable[..., Steps[T]], args: tuple[Any, ...]) -> None:
         self.mode = mode
         self._steps = steps
         self._args = args
+        self.who: str | None = None
+        """On whose behalf, if it is not the program's own."""
 
     def start(self, context: Context) -> Steps[T]:
+        if self.who is not None:
+            context = context._replace(who=self.who)
         return self._steps(context, *self._args)
 
 

@@ -9,6 +9,7 @@ from scrubjay.errors import QuotaExceeded
 from scrubjay.lazy import Lazy
 from scrubjay.records import Usage, to_time
 
+from .changes import Entry, recorded, rotate
 from .deliveries import forget_old
 from .operation import LONG_WRITE, READ, WRITE, Context, Quota, Steps, operation
 
@@ -42,6 +43,7 @@ class Account:
     __slots__ = (
         "_changed",
         "_context",
+        "_entries",
         "_found",
         "bytes",
         "day",
@@ -55,6 +57,7 @@ class Account:
     def __init__(self, context: Context, namespace: str, row: Sequence[Any]) -> None:
         self._context = context
         self._changed = False
+        self._entries: list[Entry] = []
         self.namespace = namespace
         if row:
             (self.keys, self.bytes, self.day, self.writes, writes_per_day, max_bytes, self.version_floor) = row
@@ -143,6 +146,16 @@ class Account:
         writes_per_day, max_bytes = self.own
         self.own = (changes.get("writes_per_day", writes_per_day), changes.get("max_bytes", max_bytes))
         self._changed = True
+        self.record("quota")
+
+    def record(self, verb: str, key: str = "", size: int = 0) -> None:
+        """What `save` will write into the log of changes."""
+        self._entries.append(Entry(verb, self.namespace, key, size))
+
+    def record_clear(self) -> None:
+        """One entry for all that is gone, if there was anything."""
+        if self._changed:
+            self.record("clear", size=self._found[1] - self.bytes)
 
     def save(self) -> Steps[None]:
         if self._changed:
@@ -150,6 +163,8 @@ class Account:
                 _SAVE,
                 (self.namespace, self.keys, self.bytes, self.day, self.writes, *self.own, self.version_floor),
             )
+        if self._entries:
+            yield recorded(self._context, self._entries)
 
 
 def open_account(context: Context, namespace: str) -> Steps[Account]:
@@ -190,27 +205,28 @@ def sweep_into(account: Account, now: int) -> Steps[None]:
         (account.namespace, now),
     )
     for key, version, size, length in expired:
-        yield from drop(account, key, version, size, length)
+        yield from drop(account, "expire", key, version, size, length)
     old = yield (
         f"SELECT {note_rows.COLUMNS} FROM notes WHERE +namespace = ? AND expires_at <= ?",  # noqa: S608
         (account.namespace, now),
     )
     for row in old:
-        yield from note_rows.erase_note(account, note_rows.Row._make(row))
+        yield from note_rows.erase_note(account, "expire", note_rows.Row._make(row))
 
 
-def drop(account: Account, key: str, version: int, size: int, length: int | None) -> Steps[None]:
+def drop(account: Account, verb: str, key: str, version: int, size: int, length: int | None) -> Steps[None]:
     """Remove one item for good and take it off the account, which the caller saves."""
     at: tuple[Any, ...] = (account.namespace, key)
     if length is not None:
         yield "DELETE FROM list_items WHERE namespace = ? AND key = ?", at
     yield "DELETE FROM items WHERE namespace = ? AND key = ?", at
     account.release(keys=1, size=size, version=version)
+    account.record(verb, key, size)
 
 
 @operation(LONG_WRITE)
-def sweep(context: Context) -> Steps[bool]:
-    """Remove some expired items and notes; True when there may be more."""
+def sweep(context: Context, audit_days: int, audit_rows: int) -> Steps[bool]:
+    """Remove some of what is over: items, notes, ids of deliveries, the log; True when there may be more."""
     items = yield (
         "SELECT namespace, key, version, bytes, length FROM items WHERE expires_at <= ? LIMIT ?",
         (context.now, SWEEP_BATCH),
@@ -224,10 +240,11 @@ def sweep(context: Context) -> Steps[bool]:
         if namespace not in accounts:
             accounts[namespace] = yield from open_account(context, namespace)
     for namespace, *item in items:
-        yield from drop(accounts[namespace], *item)
+        yield from drop(accounts[namespace], "expire", *item)
     for namespace, *row in notes:
-        yield from note_rows.erase_note(accounts[namespace], note_rows.Row._make(row))
+        yield from note_rows.erase_note(accounts[namespace], "expire", note_rows.Row._make(row))
     for account in accounts.values():
         yield from account.save()
     more = yield from forget_old(context, SWEEP_BATCH)
-    return more or SWEEP_BATCH in (len(items), len(notes))
+    older = yield from rotate(context, audit_days, audit_rows, SWEEP_BATCH)
+    return more or older or SWEEP_BATCH in (len(items), len(notes))

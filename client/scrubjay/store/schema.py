@@ -114,6 +114,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (namespace, note)
         )""",
     ),
+    (
+        # A rowid table grows at its end, which is the cheapest insert there is. Its last row is never
+        # deleted, so that numbers do not come back. refusal is the code of the error.
+        """CREATE TABLE changes (
+            id INTEGER PRIMARY KEY,
+            at INTEGER NOT NULL,
+            who TEXT NOT NULL,
+            verb TEXT NOT NULL,
+            namespace TEXT NOT NULL,
+            key TEXT NOT NULL,
+            bytes INTEGER NOT NULL,
+            refusal TEXT
+        )""",
+    ),
 )
 
 VERSION = len(MIGRATIONS)

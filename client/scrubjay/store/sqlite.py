@@ -21,8 +21,9 @@ from typing import Any, Generic, TypeVar
 
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
 from scrubjay.forks import Forkable
+from scrubjay.settings import resolve
 
-from . import audit, quotas
+from . import checks, quotas
 from .operation import LONG_WRITE, NO_QUOTA, READ, WRITE, Context, Many, Operation, Quota, Rows, Statement
 from .schema import APPLICATION_ID, MIGRATIONS, VERSION
 
@@ -286,7 +287,7 @@ class SqliteStore(Forkable):
             return [str(self.explained(error))]
         finally:
             self.put_back(connection)
-        return self.run(audit.find_faults()) if pages == ["ok"] else pages
+        return self.run(checks.find_faults()) if pages == ["ok"] else pages
 
     def compact(self) -> None:
         """Write the file anew: smaller, and without a trace of what was ever erased.
@@ -308,7 +309,7 @@ class SqliteStore(Forkable):
     def sweep(self) -> None:
         """Remove what has expired."""
         self._swept_at = self._clock()
-        while self.run(quotas.sweep()):
+        while self.run(quotas.sweep(resolve("audit_days"), resolve("audit_rows"))):
             pass
 
     def attempt(self, connection: sqlite3.Connection, jobs: list[Job[Any]], most_rows: float = math.inf) -> bool:
