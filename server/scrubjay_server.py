@@ -15,14 +15,18 @@ import contextlib
 import functools
 import ipaddress
 import json
+import math
 import os
 import re
+import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, TypeVar
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -30,7 +34,7 @@ import prometheus_client
 import prometheus_client.multiprocess
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import PlainTextResponse, StreamingResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.json_schema import models_json_schema
@@ -56,6 +60,7 @@ from scrubjay.names import (
     MAX_NOTES_PAGE,
     MAX_PAGE,
     MAX_RECALL,
+    MAX_SECONDS,
     MAX_WRITE_BYTES,
     check_count,
     check_key,
@@ -67,9 +72,9 @@ from scrubjay.names import (
 )
 from scrubjay.recall.context import as_context
 from scrubjay.recall.embedding import open_embedder
-from scrubjay.records import Note, Usage, to_time
+from scrubjay.records import Change, Note, Usage, to_time
 from scrubjay.settings import SETTINGS, add_serve_flags, resolve
-from scrubjay.store import apikeys, items, lists, notes, quotas
+from scrubjay.store import apikeys, changes, items, lists, notes, quotas
 from scrubjay.store.aio import AioStore
 from scrubjay.store.apikeys import Access
 from scrubjay.store.items import Stored
@@ -113,6 +118,8 @@ class PlainRoute(APIRoute):
                     raise Forbidden("this api key may only read; ask for one that may write")
             response = await self.endpoint(request)
         except ScrubjayError as error:
+            if error.status in REFUSALS if not self._reads else error.status in (401, 403):
+                request.app.state.refusals.add(refused(request, self.endpoint.__name__, error))
             response = failed(error)
         await answer(response, scope, receive, send)
 
@@ -147,7 +154,11 @@ async def answer(response: Response, scope: Scope, receive: Receive, send: Send)
 
 
 def run(request: Request, operation: Operation[T]) -> Awaitable[T]:
-    store: AioStore = request.scope["app"].state.store
+    """Run an operation in the name of whoever asks."""
+    scope = request.scope
+    if "access" in scope:
+        operation.who = scope["access"].name
+    store: AioStore = scope["app"].state.store
     return store.run(operation)
 
 
@@ -274,6 +285,112 @@ def need_admin(request: Request) -> None:
         raise Forbidden("this takes an admin key: scrubjay key issue --admin")
 
 
+# ---------------------------------------------------------------- what others did, and were refused
+
+REFUSALS = (400, 401, 403, 413, 429, 507)
+"""What the log of changes tells of; that something is not there, or has another version, is no refusal."""
+MAX_REFUSALS = 1000
+"""Refusals that are written down a second: whoever knocks at the door must not fill the disk."""
+LOOK_AGAIN = 0.05
+"""Seconds between two looks for what other processes have changed."""
+MAX_WAIT = 60
+"""Seconds that a question for changes waits for an answer."""
+HEARTBEAT = 15
+"""Seconds after which a stream of events says that it is still there."""
+
+
+def refused(request: Request, endpoint: str, error: ScrubjayError) -> tuple[str, changes.Entry]:
+    """Who, and what of it may be written down: names that are too long are cut."""
+    access: Access | None = request.scope.get("access")
+    who = access.name if access else f"nobody at {request.client.host if request.client else 'unknown'}"
+    named = request.path_params
+    namespace, key = named.get("namespace", ""), named.get("key", "")
+    entry = changes.Entry(endpoint.partition("_")[0], namespace[:128], key[:512], refusal=error.code)
+    return who, entry
+
+
+class Refusals:
+    """What was not done, written down once a second: a refusal must cost less than what it prevents."""
+
+    def __init__(self, store: AioStore) -> None:
+        self._store = store
+        self._waiting: list[tuple[str, changes.Entry]] = []
+        self._more = 0
+        self._writing: asyncio.Task[None] | None = None
+
+    def add(self, refusal: tuple[str, changes.Entry]) -> None:
+        if len(self._waiting) < MAX_REFUSALS:
+            self._waiting.append(refusal)
+        else:
+            self._more += 1
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_soon())
+
+    async def _write_soon(self) -> None:
+        await asyncio.sleep(1)
+        self._writing = None
+        await self.write()
+
+    async def write(self) -> None:
+        waiting, self._waiting, more, self._more = self._waiting, [], self._more, 0
+        if more:
+            waiting.append(("many", changes.Entry("other", "", f"{more} more", refusal="refused")))
+        for who in dict.fromkeys(who for who, _ in waiting):
+            operation = changes.refuse(*(entry for name, entry in waiting if name == who))
+            operation.who = who
+            with contextlib.suppress(ScrubjayError):
+                await self._store.run(operation)
+
+
+class Watchers:
+    """Wakes those who watch when anything has changed, whichever process wrote it."""
+
+    def __init__(self, store: AioStore) -> None:
+        self._store = store
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self.closed = False
+
+    async def wait(self, cursor: int, seconds: float) -> None:
+        """Until there may be something after the cursor, or the time is over."""
+        if self.closed or self._last() != cursor:
+            return
+        woken = asyncio.get_running_loop().create_future()
+        self._waiting.add(woken)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look(cursor))
+        try:
+            await asyncio.wait_for(woken, seconds)
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting.discard(woken)
+
+    def close(self) -> None:
+        """Let everybody go, so that the server can stop."""
+        self.closed = True
+        self._wake()
+
+    async def _look(self, seen: int) -> None:
+        try:
+            while self._waiting:
+                await asyncio.sleep(LOOK_AGAIN)
+                last = self._last()
+                if last != seen:
+                    seen = last
+                    self._wake()
+        finally:
+            self._looking = None
+
+    def _wake(self) -> None:
+        for woken in self._waiting:
+            if not woken.done():
+                woken.set_result(None)
+
+    def _last(self) -> int:
+        return self._store.read_now(changes.last_change())
+
+
 # ---------------------------------------------------------------- answers
 
 
@@ -284,6 +401,19 @@ def query_count(request: Request, name: str, default: int, *, least: int = 0, mo
     if not text.isascii() or not text.isdigit() or len(text) > 16:
         raise InvalidInput(f"{name} in the query is a whole number, not {text[:40]!r}")
     return check_count(name, int(text), least=least, most=most)
+
+
+def query_seconds(request: Request, name: str, default: float, most: float) -> float:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= most:
+        raise InvalidInput(f"{name} in the query is a number of seconds from 0 to {most}, not {text[:40]!r}")
+    return seconds
 
 
 async def read_object(request: Request) -> dict[str, Any]:
@@ -444,6 +574,26 @@ class ValuesBody(BaseModel):
 
 class UpdatedBody(BaseModel):
     updated: int
+
+
+class ChangeBody(BaseModel):
+    id: int = Field(description="a cursor: give it as `after` to go on from here")
+    at: str
+    who: str = Field(description="the name of the api key")
+    verb: str = Field(examples=["set"])
+    namespace: str
+    key: str = Field(description="empty when it concerns all keys")
+    bytes: int
+    refusal: str | None = Field(description="the code of the error, if it was refused")
+
+
+class ChangesBody(BaseModel):
+    changes: list[ChangeBody]
+    cursor: int
+
+
+class AuditBody(BaseModel):
+    changes: list[ChangeBody] = Field(description="give the id of the last one as `after` to read on")
 
 
 class NamespacesBody(BaseModel):
@@ -666,6 +816,7 @@ async def delete_item(request: Request) -> Response:
 
 
 _TEXT = {"type": "string"}
+_NUMBER = {"type": "number", "minimum": 0}
 
 
 @v1.get(
@@ -843,6 +994,114 @@ async def clear_all(request: Request) -> Response:
     """Erase every value and every note of a namespace."""
     deleted, account = await run(request, notes.clear_all(namespace_of(request)))
     return written({"deleted": deleted}, account)
+
+
+_COUNT = {"type": "integer", "minimum": 0, "maximum": 2**53}
+
+
+@v1.get(
+    **described(
+        f"{_NS}/changes",
+        409,
+        query={
+            "prefix": _TEXT,
+            "after": {**_COUNT, "description": "a cursor; without it, from now on"},
+            "wait": {**_NUMBER, "maximum": MAX_WAIT, "description": "seconds to wait for something, as JSON"},
+        },
+    ),
+    response_model=ChangesBody,
+)
+async def watch_changes(request: Request) -> Response:
+    """What has changed since: as server-sent events while it happens, or as JSON if that is what Accept says."""
+    namespace, prefix = namespace_of(request), request.query_params.get("prefix", "")
+    if prefix:
+        check_key(prefix)
+    as_json = "application/json" in request.headers.get("accept", "")
+    cursor = query_count(request, "after", -1)
+    if not as_json and re.fullmatch("[0-9]{1,16}", last := request.headers.get("last-event-id", "")):
+        cursor = int(last)
+    wait = query_seconds(request, "wait", 0, MAX_WAIT)
+    watch = Watched(request, namespace, prefix, None if cursor < 0 else cursor)
+    found = await watch.look()
+    if not as_json:
+        return StreamingResponse(
+            watch.events(found), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+    if not found and wait:
+        found = await watch.wait(wait)
+    return json_response({"changes": [change.to_json() for change in found], "cursor": watch.cursor})
+
+
+class Watched:
+    """How far one request has seen the changes of a namespace."""
+
+    def __init__(self, request: Request, namespace: str, prefix: str, cursor: int | None) -> None:
+        self._request = request
+        self._namespace = namespace
+        self._prefix = prefix
+        self._watchers: Watchers = request.app.state.watchers
+        self.cursor: Any = cursor
+
+    async def look(self) -> list[Change]:
+        """What has changed since the last look."""
+        seen = changes.read_changes(self._namespace, self._prefix, self.cursor)
+        found, self.cursor = await run(self._request, seen)
+        return found
+
+    async def wait(self, seconds: float) -> list[Change]:
+        """The same, but not before there is something or the time is over."""
+        give_up_at = time.monotonic() + seconds
+        found: list[Change] = []
+        while not found and not self._watchers.closed and (left := give_up_at - time.monotonic()) > 0:
+            await self._watchers.wait(self.cursor, left)
+            found = await self.look()
+        return found
+
+    async def events(self, found: list[Change]) -> AsyncIterator[str]:
+        """Until the client goes, the server stops, or the api key is revoked. An id alone only moves the cursor."""
+        yield "retry: 1000\n\n"
+        while not self._watchers.closed:
+            for change in found:
+                yield f"id: {change.id}\ndata: {json.dumps(change.to_json(), ensure_ascii=False)}\n\n"
+            yield f"id: {self.cursor}\n\n"
+            found = await self.wait(HEARTBEAT)
+            try:
+                authenticate(self._request)
+            except ScrubjayError:
+                return
+
+
+@v1.get(
+    **described(
+        "/v1/audit",
+        400,
+        503,
+        query={
+            "namespace": {**_TEXT, **_NAMES["namespace"]},
+            "since": {**_NUMBER, "description": "seconds since 1970"},
+            "after": _COUNT,
+            "limit": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": 1000},
+        },
+    ),
+    response_model=AuditBody,
+)
+async def read_audit(request: Request) -> Response:
+    """Who changed what and when, and what was refused; oldest first."""
+    need_admin(request)
+    namespace = request.query_params.get("namespace")
+    if namespace is not None:
+        check_namespace(namespace)
+    since = query_seconds(request, "since", 0, MAX_SECONDS)
+    found = await run(
+        request,
+        changes.read_audit(
+            namespace,
+            int(since * 1000),
+            query_count(request, "after", 0),
+            query_count(request, "limit", 1000, least=1, most=MAX_PAGE),
+        ),
+    )
+    return json_response({"changes": [change.to_json() for change in found]})
 
 
 @v1.get(**described(f"{_NS}/usage"), response_model=UsageBody)
@@ -1035,13 +1294,34 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.store = store
         choice = resolve("embedder")
         app.state.meaning = Meaning(file, choice) if choice else None
+        app.state.refusals, app.state.watchers = Refusals(store), Watchers(store)
+        _before_stopping(app.state.watchers.close)
         sweeper = asyncio.create_task(_sweep_forever(store))
         try:
             yield
         finally:
+            await app.state.refusals.write()
             sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await sweeper
+
+
+def _before_stopping(call: Callable[[], None]) -> None:
+    """Uvicorn waits for every answer under way before it tells the application that it stops: a stream of
+    events, which has no end of its own, has to be ended when the signal comes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before = signal.getsignal(number)
+
+        def stop(number: int, frame: FrameType | None, before: Any = before) -> None:
+            loop.call_soon_threadsafe(call)
+            if callable(before):
+                before(number, frame)
+
+        signal.signal(number, stop)
 
 
 async def _sweep_forever(store: AioStore) -> None:

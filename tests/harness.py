@@ -18,6 +18,7 @@ from scrubjay.store.aio import AioStore
 from scrubjay.store.operation import Operation
 from scrubjay.store.sqlite import SqliteStore
 
+DAY = 86_400
 _numbers = itertools.count(1)
 
 
@@ -30,6 +31,16 @@ def clean_environment(**variables: str) -> dict[str, str]:
     """The environment without any SCRUBJAY_* setting of the developer's own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SCRUBJAY_")}
     return {**kept, **variables}
+
+
+class Clock:
+    """Time that stands still until a test moves it."""
+
+    def __init__(self, now: float = 20_000 * DAY + 3600.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class Server:

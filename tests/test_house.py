@@ -35,6 +35,7 @@ ROOMS = [
     "backends",
     "wire",
     "http_backend",
+    "watching",
     "memory",
     "async_memory",
     "adapters",

@@ -24,7 +24,7 @@ from .errors import (
     ValueTooLarge,
 )
 from .memory import Memory
-from .records import Item, Note, Usage
+from .records import Change, Item, Note, Usage
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncMemory",
+    "Change",
     "Conflict",
     "Forbidden",
     "InvalidInput",

@@ -7,7 +7,7 @@ once lets their writes share a commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from os import PathLike
@@ -16,10 +16,15 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from .forks import Forkable
 from .memory import Memory
-from .records import Item, Note, Usage
+from .records import Change, Item, Note, Usage
+from .watching import Watch
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+LOOK_AGAIN = 0.1
+"""Seconds between two looks for changes; a wait on a thread would keep others from it, and a program from its end."""
 
 
 class _Threads(Forkable):
@@ -173,6 +178,12 @@ class AsyncMemory:
     ) -> list[Note]:
         return await _on_thread(self._memory.notes, type=type, tags=tags, session=session)
 
+    def watch(
+        self, prefix: str = "", *, after: int | None = None, timeout: float | None = None
+    ) -> AsyncIterator[Change]:
+        """`async for change in memory.watch()`: see Memory.watch, from the moment that it is first awaited."""
+        return _each_change(partial(self._memory._open_watch, prefix, after, timeout))  # noqa: SLF001
+
     async def usage(self) -> Usage:
         return await _on_thread(self._memory.usage)
 
@@ -199,3 +210,13 @@ class AsyncMemory:
 
 async def _on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return await asyncio.get_running_loop().run_in_executor(_threads.pool, partial(verb, *args, **kwargs))
+
+
+async def _each_change(open_watch: Callable[[], Watch]) -> AsyncIterator[Change]:
+    watch = await _on_thread(open_watch)
+    for change in watch.first:
+        yield change
+    while not watch.is_over():
+        await asyncio.sleep(LOOK_AGAIN)
+        for change in await _on_thread(watch.look, 0):
+            yield change

@@ -6,6 +6,7 @@ Names are checked and values are JSON text before they get here, so a backend on
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,9 @@ from .drafts import Draft, Question
 from .forks import Forkable
 from .lazy import Lazy
 from .names import MAX_PAGE
-from .records import ApiKey, Item, Note, Usage
+from .records import ApiKey, Change, Item, Note, Usage
 from .settings import resolve
-from .store import items, lists, quotas
+from .store import changes, items, lists, quotas
 from .store.sqlite import SqliteStore
 from .values import decode
 
@@ -51,6 +52,10 @@ class Backend(Protocol):
     def notes(
         self, namespace: str, type_: str | None, tags: tuple[str, ...], session: str | None, after: str
     ) -> list[Note]: ...
+    def changes(self, namespace: str, prefix: str, after: int | None, seconds: float) -> tuple[list[Change], int]:
+        """Changes after the cursor and the cursor to go on from; waits up to so many seconds for one."""
+
+    def audit(self, namespace: str | None, since: float, after: int) -> list[Change]: ...
     def usage(self, namespace: str) -> Usage: ...
     def set_quota(self, namespace: str, changes: Mapping[str, int | None]) -> Usage: ...
     def namespaces(self) -> list[str]: ...
@@ -63,6 +68,8 @@ class Backend(Protocol):
     def place(self) -> str: ...
 
 
+LOOK_AGAIN = 0.02
+"""Seconds between two looks for what other processes have changed."""
 MISSING: Any = object()
 """No value, which is something else than the value None inside a list."""
 
@@ -133,6 +140,19 @@ class LocalBackend:
         self, namespace: str, type_: str | None, tags: tuple[str, ...], session: str | None, after: str
     ) -> list[Note]:
         return self._store.run(notes.list_notes(namespace, type_, tags, session, after))
+
+    def changes(self, namespace: str, prefix: str, after: int | None, seconds: float) -> tuple[list[Change], int]:
+        give_up_at = time.monotonic() + seconds
+        while True:
+            found, cursor = self._store.run(changes.read_changes(namespace, prefix, after))
+            if found or after is None or time.monotonic() >= give_up_at:
+                return found, cursor
+            after = cursor
+            while self._store.run(changes.last_change()) == cursor and time.monotonic() < give_up_at:
+                time.sleep(LOOK_AGAIN)
+
+    def audit(self, namespace: str | None, since: float, after: int) -> list[Change]:
+        return self._store.run(changes.read_audit(namespace, int(since * 1000), after))
 
     def usage(self, namespace: str) -> Usage:
         return self._store.run(quotas.read_usage(namespace))

@@ -7,16 +7,19 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from .backends import Backend
 from .errors import InvalidInput, MissingExtra, ScrubjayError
 from .memory import Memory, open_backend
-from .records import Note, Usage
+from .records import Change, Note, Usage
 from .settings import add_serve_flags, checked, parse_count, parse_seconds, parse_size, resolve
 from .store.sqlite import SqliteStore
 from .values import decode_body, encode
@@ -148,6 +151,42 @@ def compact(arguments: argparse.Namespace) -> int:
     finally:
         store.close()
     return 0
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    with _memory(arguments) as memory:
+        for change in memory.watch(arguments.prefix, after=arguments.after, timeout=arguments.timeout):
+            print(_change(change), flush=True)
+    return 0
+
+
+def audit(arguments: argparse.Namespace) -> int:
+    with _store(arguments) as store:
+        after = 0
+        while page := store.audit(arguments.namespace, arguments.since, after):
+            for change in page:
+                print(json.dumps(change.to_json()) if arguments.json else _change(change))
+            after = page[-1].id
+    return 0
+
+
+def _change(change: Change) -> str:
+    """On one line, whatever is in its names."""
+    names = (name if name.isprintable() else json.dumps(name) for name in (change.namespace, change.key))
+    refused = f"  REFUSED: {change.refusal}" if change.refusal else ""
+    at = f"{change.at:%Y-%m-%d %H:%M:%S}"
+    return f"{change.id}  {at}  {change.who:12}  {change.verb:8}  {'  '.join(names)}  {change.bytes:,} bytes{refused}"
+
+
+def _moment(text: str) -> float:
+    """Seconds since 1970, from '2026-11-16', '2026-11-16T08:30' (UTC), or an age such as 90m, 24h, 7d."""
+    if (age := re.fullmatch(r"(\d+)([smhd])", text)) is not None:
+        return time.time() - int(age[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[age[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time; write 2026-11-16, 2026-11-16T08:30 or an age such as 24h, 7d") from None
+    return max((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp(), 0)
 
 
 def namespaces(arguments: argparse.Namespace) -> int:
@@ -374,6 +413,14 @@ def _parser() -> argparse.ArgumentParser:
     revoker.add_argument("id", metavar="ID")
     revoker.set_defaults(run=key_revoke)
 
+    watcher = command("watch", watch, "print changes as they happen", "namespace")
+    watcher.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only keys that start with it")
+    watcher.add_argument("--after", type=checked(parse_count), metavar="ID", help="go on after this change")
+    watcher.add_argument("--timeout", type=checked(parse_seconds), help="end after so many seconds without a change")
+    auditor = command("audit", audit, "print who changed what and when, and what was refused")
+    auditor.add_argument("--namespace", help="only this one")
+    auditor.add_argument("--since", type=checked(_moment), default=0.0, help="a day, a time (UTC), or an age: 24h, 7d")
+    auditor.add_argument("--json", action="store_true", help="one JSON object a line")
     command("compact", compact, "write the file anew: smaller, and without a trace of what was erased")
     command("doctor", doctor, "check the file, and the server if there is one")
     return parser

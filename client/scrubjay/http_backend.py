@@ -11,7 +11,7 @@ from .backends import MISSING
 from .drafts import Draft, Question
 from .errors import NotFound, ScrubjayError, Unavailable, from_wire
 from .names import MAX_NOTES_PAGE, MAX_PAGE, check_header
-from .records import ApiKey, Item, Note, Usage
+from .records import ApiKey, Change, Item, Note, Usage
 from .version import __version__
 from .wire import Answer, NoAnswer, open_wire
 
@@ -31,6 +31,7 @@ class HttpBackend:
         if api_key:
             # Not Authorization: a user name in the URL, or a .netrc, would take its place.
             self._headers["X-API-Key"] = check_header("api_key", api_key)
+        self._timeout = timeout
         self._wire = open_wire(self.place, timeout)
 
     def get(self, namespace: str, key: str) -> Any:
@@ -95,6 +96,17 @@ class HttpBackend:
         asked = {"type": type_, "session": session, "after": after or None, "limit": MAX_NOTES_PAGE}
         query = urlencode([*((k, v) for k, v in asked.items() if v is not None), *(("tag", tag) for tag in tags)])
         return [Note.from_json(note) for note in self._call("GET", f"{_root(namespace)}/notes?{query}")["notes"]]
+
+    def changes(self, namespace: str, prefix: str, after: int | None, seconds: float) -> tuple[list[Change], int]:
+        wait = min(seconds, self._timeout / 2)  # an answer that comes later would be taken for none
+        asked = {"prefix": prefix or None, "after": after, "wait": f"{wait:g}"}
+        query = urlencode([(name, value) for name, value in asked.items() if value is not None])
+        answer = self._call("GET", f"{_root(namespace)}/changes?{query}")
+        return [Change.from_json(change) for change in answer["changes"]], int(answer["cursor"])
+
+    def audit(self, namespace: str | None, since: float, after: int) -> list[Change]:
+        query = urlencode({"since": since, "after": after, **({"namespace": namespace} if namespace else {})})
+        return [Change.from_json(change) for change in self._call("GET", f"/v1/audit?{query}")["changes"]]
 
     def usage(self, namespace: str) -> Usage:
         return Usage.from_json(self._call("GET", f"{_root(namespace)}/usage"))

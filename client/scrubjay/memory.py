@@ -18,14 +18,16 @@ from .names import (
     check_key,
     check_label,
     check_namespace,
+    check_seconds,
     check_tags,
     check_ttl,
     shown,
 )
 from .recall.context import as_context
-from .records import Item, Note, Usage
+from .records import Change, Item, Note, Usage
 from .settings import resolve
 from .values import check_total, encode
+from .watching import Watch
 
 
 class Memory:
@@ -244,6 +246,14 @@ class Memory:
             page = self._backend.notes(self.namespace, *which, page[-1].id)
         return found
 
+    def watch(self, prefix: str = "", *, after: int | None = None, timeout: float | None = None) -> Iterator[Change]:
+        """Each change in the namespace from now on, by whomever, as it happens; the value is for `get` to read.
+
+        `prefix` keeps to some of the keys. Every change has an `id`: given as `after`, watching goes on from
+        there and misses nothing. Ends when nothing happens for `timeout` seconds; without it, never.
+        """
+        return iter(self._open_watch(prefix, after, timeout))
+
     def usage(self) -> Usage:
         """What the namespace holds, its writes today, and its limits."""
         return self._backend.usage(self.namespace)
@@ -291,6 +301,15 @@ class Memory:
 
     def __repr__(self) -> str:
         return f"<Memory {self.namespace!r} at {self.place}>"
+
+    def _open_watch(self, prefix: str, after: int | None, timeout: float | None) -> Watch:
+        if prefix:
+            check_key(prefix)
+        if after is not None:
+            check_count("after", after)
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        return Watch(self._backend, self.namespace, prefix, after, timeout)
 
     def _each_key(self, prefix: str) -> Iterator[str]:
         if prefix:

@@ -11,21 +11,11 @@ import time
 
 import pytest
 
-from harness import AioDriver, SyncDriver, clean_environment
+from harness import DAY, AioDriver, Clock, SyncDriver, clean_environment
 from scrubjay.errors import Conflict, InvalidInput, QuotaExceeded, Unavailable
 from scrubjay.store import items, lists, quotas, schema, sqlite
 from scrubjay.store.operation import WRITE, Quota, operation
 from scrubjay.store.sqlite import SqliteStore
-
-DAY = 86_400
-
-
-class Clock:
-    def __init__(self, now: float = 20_000 * DAY + 3600.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_one_refused_write_in_a_batch_leaves_the_others_alone(tmp_path):

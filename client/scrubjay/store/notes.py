@@ -91,7 +91,7 @@ def remember(namespace: str, draft: Draft) -> Operation[tuple[Note, Account]]:
     return (_remember if size < LONG_CHARS else _remember_long)(namespace, draft)
 
 
-def _steps_to_remember(context: Context, namespace: str, draft: Draft) -> Steps[tuple[Note, Account]]:
+def _remember_note(context: Context, namespace: str, draft: Draft) -> Steps[tuple[Note, Account]]:
     account = yield from open_account(context, namespace)
     digest = _digest(draft)
     rows = yield _FIND, (namespace, digest)
@@ -105,8 +105,8 @@ def _steps_to_remember(context: Context, namespace: str, draft: Draft) -> Steps[
     return row.to_note(), account
 
 
-_remember = operation(WRITE)(_steps_to_remember)
-_remember_long = operation(LONG_WRITE)(_steps_to_remember)
+_remember = operation(WRITE)(_remember_note)
+_remember_long = operation(LONG_WRITE)(_remember_note)
 
 
 @operation(LONG_WRITE)

@@ -71,6 +71,17 @@ class Operation(Generic[T]):
         self.who: str | None = None
         """On whose behalf, if it is not the program's own."""
 
+    @property
+    def verb(self) -> str:
+        """The first word of its name."""
+        return self._steps.__name__.strip("_").partition("_")[0]
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """The namespace and the key that it works on, if it names one."""
+        namespace, key, *_ = (*self._args, "", "")
+        return namespace, key if isinstance(key, str) else ""
+
     def start(self, context: Context) -> Steps[T]:
         if self.who is not None:
             context = context._replace(who=self.who)

@@ -19,11 +19,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
+from scrubjay.errors import InvalidInput, QuotaExceeded, ScrubjayError, Unavailable
 from scrubjay.forks import Forkable
 from scrubjay.settings import resolve
 
-from . import checks, quotas
+from . import changes, checks, quotas
 from .operation import LONG_WRITE, NO_QUOTA, READ, WRITE, Context, Many, Operation, Quota, Rows, Statement
 from .schema import APPLICATION_ID, MIGRATIONS, VERSION
 
@@ -268,6 +268,9 @@ class SqliteStore(Forkable):
         if self._clock() - self._swept_at > SWEEP_SECONDS:
             with contextlib.suppress(ScrubjayError):  # the next round does it; this write is done
                 self.sweep()
+        if isinstance(job.error, QuotaExceeded):
+            with contextlib.suppress(ScrubjayError):  # it is refused all the same
+                self.run(changes.refuse(changes.Entry(operation.verb, *operation.target, refusal=job.error.code)))
         return job.outcome()
 
     def _lead(self) -> None:

@@ -1,0 +1,158 @@
+"""Changes over HTTP: the stream of events, and who may read what of the log."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+
+import pytest
+import requests
+
+from harness import serving
+from scrubjay import Memory
+from scrubjay.store import apikeys, changes
+from scrubjay.store.sqlite import SqliteStore
+
+EVENTS = {"Accept": "text/event-stream"}
+
+
+def issue(server, name: str, pattern: str = "*", *, admin: bool = False) -> str:
+    store = SqliteStore(server.path)
+    identity, secret = apikeys.make()
+    store.run(apikeys.issue(identity, secret, name, (pattern,), False, admin))
+    store.close()
+    return secret
+
+
+def events(answer: requests.Response, count: int) -> list[dict[str, str]]:
+    """The first events that carry data, each with its id."""
+    found, event = [], {}
+    for line in answer.iter_lines(chunk_size=1, decode_unicode=True):
+        if line:
+            name, _, value = line.partition(": ")
+            event[name] = value
+            continue
+        if "data" in event:
+            found.append(event)
+        event = {}
+        if len(found) == count:
+            break
+    answer.close()
+    return found
+
+
+@pytest.fixture
+def own(tmp_path):
+    with serving(tmp_path / "db", "--writes-per-day", "0") as server:
+        yield server
+
+
+def url(server, namespace: str = "ns") -> str:
+    return f"{server.url}/v1/namespaces/{namespace}/changes"
+
+
+def test_changes_stream_as_events_and_go_on_from_the_last_id(own):
+    with Memory("ns", url=own.url) as memory:
+        stream = requests.get(url(own), headers=EVENTS, stream=True, timeout=20)
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        memory.set("a", 1)
+        memory.set("b", 2)
+        first, second = events(stream, 2)
+        assert json.loads(first["data"])["key"] == "a"
+        assert first["id"] == str(json.loads(first["data"])["id"])
+        memory.set("c", 3)
+        for resumed in ({"headers": {**EVENTS, "Last-Event-ID": second["id"]}}, {"params": {"after": second["id"]}}):
+            (third,) = events(requests.get(url(own), stream=True, timeout=20, **resumed), 1)
+            assert json.loads(third["data"])["key"] == "c"
+
+
+def test_json_waits_for_a_change_as_long_as_asked(own):
+    asked = {"headers": {"Accept": "application/json"}, "timeout": 30}
+    present = requests.get(url(own), **asked).json()
+    assert present == {"changes": [], "cursor": 0}
+    with Memory("ns", url=own.url) as memory:
+        timer = threading.Timer(0.3, memory.set, ("k", 1))
+        timer.start()
+        answer = requests.get(url(own), params={"after": 0, "wait": 20}, **asked).json()
+        timer.join()
+    assert [change["key"] for change in answer["changes"]] == ["k"]
+    assert answer["cursor"] == 1
+
+
+@pytest.mark.parametrize("query", ["after=x", "after=-1", "wait=61", "wait=nan", "wait=x", "after=99"])
+def test_a_wrong_question_gets_its_cause(own, query):
+    answer = requests.get(f"{url(own)}?{query}", timeout=20)
+    assert answer.status_code in (400, 409)
+    assert answer.json()["detail"]
+
+
+def test_a_stream_does_not_keep_the_server_from_stopping(own):
+    stream = requests.get(url(own), headers=EVENTS, stream=True, timeout=30)
+    started = time.monotonic()
+    own.stop(signal.SIGTERM)
+    assert time.monotonic() - started < 8, "it waited for the stream until it lost patience"
+    stream.close()
+
+
+def test_a_key_watches_only_its_own_and_only_while_it_is_valid(own):
+    key = issue(own, "bot", "mine-*")
+    asked = {"headers": {"X-API-Key": key, **EVENTS}, "stream": True, "timeout": 30}
+    hidden = requests.get(url(own, "theirs"), **asked)
+    stream = requests.get(url(own, "mine-1"), **asked)
+    admin = issue(own, "boss", admin=True)
+    with Memory("theirs", url=own.url, api_key=admin) as theirs, Memory("mine-1", url=own.url, api_key=key) as mine:
+        theirs.set("secret", 1)
+        mine.set("k", 1)
+        (seen,) = events(stream, 1)
+        assert json.loads(seen["data"])["who"] == "bot"
+        store = SqliteStore(own.path)
+        (made,) = [made for made in store.run(apikeys.list_all()) if made.name == "bot"]
+        store.run(apikeys.revoke(made.id))
+        store.close()
+        theirs.set("more", 1)
+    assert "data" not in hidden.text, "the stream ends by itself once its key is revoked"
+
+
+def test_the_audit_tells_who_did_what_and_who_was_refused(own):
+    key = issue(own, "bot", "mine")
+    admin = issue(own, "boss", admin=True)
+    headers = {"X-API-Key": key}
+    requests.put(f"{own.url}/v1/namespaces/mine/items/k", json={"value": 1}, headers=headers, timeout=20)
+    requests.put(f"{own.url}/v1/namespaces/theirs/items/k", json={"value": 1}, headers=headers, timeout=20)
+    requests.put(f"{own.url}/v1/namespaces/mine/items/k", json={"valu": 1}, headers=headers, timeout=20)
+    requests.get(f"{own.url}/v1/namespaces/mine/items/k", headers={"X-API-Key": "guess"}, timeout=20)
+    assert requests.get(f"{own.url}/v1/audit", headers=headers, timeout=20).status_code == 403
+    time.sleep(1.5)  # refusals are written down once a second
+    answer = requests.get(f"{own.url}/v1/audit", headers={"X-API-Key": admin}, timeout=20).json()
+    told = [
+        (change["who"], change["verb"], change["namespace"], change["refusal"])
+        for change in answer["changes"]
+        if change["verb"] != "issue"
+    ]
+    assert told == [
+        ("bot", "set", "mine", None),
+        ("bot", "set", "theirs", "forbidden"),
+        ("bot", "set", "mine", "invalid_input"),
+        ("bot", "read", "", "forbidden"),
+        ("nobody at 127.0.0.1", "get", "mine", "unauthenticated"),
+    ]
+    one = requests.get(
+        f"{own.url}/v1/audit", params={"namespace": "theirs"}, headers={"X-API-Key": admin}, timeout=20
+    ).json()
+    assert [change["refusal"] for change in one["changes"]] == ["forbidden"]
+
+
+def test_a_storm_of_refusals_is_counted_and_not_kept(own):
+    issue(own, "bot")
+    with requests.Session() as session:
+        for _ in range(1200):
+            session.get(f"{own.url}/v1/namespaces/ns/items/k", timeout=20)
+    own.stop()
+    store = SqliteStore(own.path)
+    found = store.run(changes.read_audit(None, 0, 0, 10_000))
+    store.close()
+    told = [change for change in found if change.refusal]
+    counted = sum(int(change.key.split()[0]) for change in told if change.verb == "other")
+    assert sum(change.verb == "get" for change in told) + counted == 1200
