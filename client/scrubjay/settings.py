@@ -74,6 +74,7 @@ SETTINGS = {
         Setting("api_key", None, str, "the key that the server asks for"),
         Setting("path", default_path, str, "the database file", serve=True),
         Setting("durability", "full", str, "full: a write is on disk when it returns; fast: no fsync", serve=True),
+        Setting("secret", None, str, "seals the values in the file: only who has it can read them"),
         Setting(
             "embedder",
             None,

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from .operation import SNAPSHOT, Context, Long, Steps, operation
+from .sealing import OVERHEAD
+
+
+def _size(column: str) -> str:
+    """The bytes of a text, sealed or not, as SQL."""
+    return (
+        f"CASE typeof({column}) WHEN 'blob' THEN length({column}) - {OVERHEAD} ELSE length(CAST({column} AS BLOB)) END"
+    )
+
 
 _NOTE_BYTES = " + ".join(
-    f"length(CAST(coalesce({column}, '') AS BLOB))" for column in ("content", "type", "tags", "session", "metadata")
+    f"coalesce({_size(column)}, 0)" for column in ("content", "type", "tags", "session", "metadata")
 )
 # One name for the size of an item's JSON text in either form, as items.bytes counts it.
 _CHECKS = (
@@ -44,17 +53,17 @@ _CHECKS = (
     ),
     (
         "the list {1!r} in {0!r} says {2} items and {4} bytes, but has {3} items and {5} bytes",
-        """SELECT i.namespace, i.key, i.length, count(l.position), i.bytes,
-        length(CAST(i.key AS BLOB)) + 2 + coalesce(sum(length(CAST(l.value AS BLOB)) + 1) - 1, 0)
+        f"""SELECT i.namespace, i.key, i.length, count(l.position), i.bytes,
+        length(CAST(i.key AS BLOB)) + 2 + coalesce(sum({_size("l.value")} + 1) - 1, 0)
         FROM items i LEFT JOIN list_items l ON l.namespace = i.namespace AND l.key = i.key
         WHERE i.length IS NOT NULL GROUP BY i.namespace, i.key, i.length, i.bytes
         HAVING i.length <> count(l.position) OR i.bytes <>
-        length(CAST(i.key AS BLOB)) + 2 + coalesce(sum(length(CAST(l.value AS BLOB)) + 1) - 1, 0)""",
+        length(CAST(i.key AS BLOB)) + 2 + coalesce(sum({_size("l.value")} + 1) - 1, 0)""",  # noqa: S608
     ),
     (
         "the item {1!r} in {0!r} says {2} bytes, but has {3}",
-        """SELECT namespace, key, bytes, length(CAST(key AS BLOB)) + length(CAST(value AS BLOB)) FROM items
-        WHERE value IS NOT NULL AND bytes <> length(CAST(key AS BLOB)) + length(CAST(value AS BLOB))""",
+        f"""SELECT namespace, key, bytes, length(CAST(key AS BLOB)) + {_size("value")} FROM items
+        WHERE value IS NOT NULL AND bytes <> length(CAST(key AS BLOB)) + {_size("value")}""",  # noqa: S608
     ),
     (
         "{2} list items under {1!r} in {0!r} belong to no list",

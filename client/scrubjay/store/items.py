@@ -14,6 +14,7 @@ from scrubjay.values import byte_size, decode, encode
 from .deliveries import delivered, record
 from .operation import LONG_WRITE, READ, SNAPSHOT, WRITE, Context, Long, Steps, operation
 from .quotas import Account, drop, open_account
+from .sealing import PLAIN, item_place
 
 _FIND = "SELECT version, bytes, length, expires_at, created_at FROM items WHERE namespace = ? AND key = ?"
 # Every write begins with both; asking for them together saves a tenth of its time.
@@ -77,7 +78,11 @@ def read_item(context: Context, namespace: str, key: str) -> Steps[Stored | None
     stored = Stored._make(rows[0])
     if stored.text is None:  # a list
         return (yield from _read_list(context, namespace, key))
-    return None if is_over(stored.expires_at, context.now) else stored
+    if is_over(stored.expires_at, context.now):
+        return None
+    if context.cipher is PLAIN:
+        return stored
+    return stored._replace(text=context.cipher.open(stored.text, item_place(namespace, key)))
 
 
 @operation(READ)
@@ -92,7 +97,7 @@ def read_text(context: Context, namespace: str, key: str) -> Steps[str | None]:
         return stored and stored.text
     if expires_at is not None and expires_at <= context.now:
         return None
-    return text  # type: ignore[no-any-return]
+    return context.cipher.open(text, item_place(namespace, key))
 
 
 @operation(READ)
@@ -116,8 +121,12 @@ def read_many(context: Context, namespace: str, keys: Iterable[str]) -> Steps[di
             f"SELECT key, value FROM items WHERE namespace = ? AND {_LIVE} AND key IN ({marks})",  # noqa: S608
             (namespace, context.now, *chunk),
         )
-        for key, text in rows:
-            found[key] = _joined((yield Long(_READ_LIST, (namespace, key)))) if text is None else text
+        for key, stored in rows:
+            place = item_place(namespace, key)
+            if stored is None:
+                found[key] = _joined(context, (yield Long(_READ_LIST, (namespace, key))), place)
+            else:
+                found[key] = context.cipher.open(stored, place)
     return {key: found[key] for key in wanted if key in found}
 
 
@@ -210,8 +219,8 @@ def increment(
         return before, account
     value: Any = 0
     if found:
-        ((text,),) = yield "SELECT value FROM items WHERE namespace = ? AND key = ?", (namespace, key)
-        value = None if text is None else decode(text)
+        ((stored,),) = yield "SELECT value FROM items WHERE namespace = ? AND key = ?", (namespace, key)
+        value = None if stored is None else decode(context.cipher.open(stored, item_place(namespace, key)))
         if type(value) not in (int, float):
             raise Conflict(f"the value of {key!r} is not a number, so it cannot be incremented; set it first")
     try:
@@ -249,10 +258,11 @@ def _read_list(context: Context, namespace: str, key: str) -> Steps[Stored | Non
     rows = yield Long(_READ_LIST, (namespace, key))
     if not rows:
         return None
-    stored = Stored._make(rows[0][1:])
-    if stored.text is None:
-        stored = stored._replace(text=_joined(rows))
-    return None if is_over(stored.expires_at, context.now) else stored
+    stored, place = Stored._make(rows[0][1:]), item_place(namespace, key)
+    if is_over(stored.expires_at, context.now):
+        return None
+    text = _joined(context, rows, place) if stored.text is None else context.cipher.open(stored.text, place)
+    return stored._replace(text=text)
 
 
 def is_over(expires_at: int | None, now: int) -> bool:
@@ -302,9 +312,10 @@ def _write(
         version, created_at = found.version + 1, found.created_at
         if found.length is not None:
             yield "DELETE FROM list_items WHERE namespace = ? AND key = ?", (account.namespace, key)
+    sealed = context.cipher.seal(text, item_place(account.namespace, key))
     yield (
         _WRITE,
-        (account.namespace, key, text, None, size, version, created_at, context.now, expires_at),
+        (account.namespace, key, sealed, None, size, version, created_at, context.now, expires_at),
     )
     account.record(verb, key, size)
     return version
@@ -323,6 +334,6 @@ def _expect_version(key: str, found: Found | None, expected: int | None) -> None
         raise Conflict(f"{key!r} {there}, not at version {expected}; read it again and retry", status=412)
 
 
-def _joined(rows: list[tuple[Any, ...]]) -> str:
+def _joined(context: Context, rows: list[tuple[Any, ...]], place: str) -> str:
     """A list's rows as one JSON text; a LEFT JOIN gives an empty list one row of NULL."""
-    return f"[{','.join([row[0] for row in rows if row[0] is not None])}]"
+    return f"[{','.join(context.cipher.open_all([row[0] for row in rows if row[0] is not None], place))}]"

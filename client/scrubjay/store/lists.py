@@ -11,6 +11,7 @@ from .deliveries import delivered, record
 from .items import is_over, open_item
 from .operation import READ, WRITE, Context, Long, Many, Steps, operation
 from .quotas import Account
+from .sealing import item_place
 
 _ROW = "INSERT INTO list_items (namespace, key, position, value) VALUES (?, ?, ?, ?)"
 _NEW = """INSERT INTO items (namespace, key, value, length, bytes, version, created_at, updated_at)
@@ -33,7 +34,7 @@ def append_items(
         return int(before), account
     length = 0
     if found:
-        length = (yield from _as_rows(account, key)) if found.length is None else found.length
+        length = (yield from _as_rows(context, account, key)) if found.length is None else found.length
     if not texts:
         yield from account.save()
         return length, account
@@ -50,10 +51,12 @@ def append_items(
         yield from account.charge(writes=1, keys=1, size=size)
         version = account.version_floor + 1
         yield _NEW, (namespace, key, len(texts), size, version, context.now, context.now)
+    place = item_place(namespace, key)
     if len(texts) == 1:
-        yield _ROW, (namespace, key, length, texts[0])
+        yield _ROW, (namespace, key, length, context.cipher.seal(texts[0], place))
     else:
-        yield Many(_ROW, [(namespace, key, length + i, text) for i, text in enumerate(texts)])
+        sealed = [context.cipher.seal(text, place) for text in texts]
+        yield Many(_ROW, [(namespace, key, length + i, value) for i, value in enumerate(sealed)])
     yield from record(context, namespace, once, length + len(texts))
     account.record("append", key, grown)
     yield from account.save()
@@ -66,19 +69,20 @@ def read_tail(context: Context, namespace: str, key: str, count: int) -> Steps[l
     rows = yield Long(_TAIL, (namespace, key, max(count, 1)))
     if not rows or is_over(rows[0][3], context.now):
         return []
-    _, text, length, _ = rows[0]
+    _, stored, length, _ = rows[0]
+    place = item_place(namespace, key)
     if length is None:
-        texts = [encode(part) for part in _parts(key, text)]
+        texts = [encode(part) for part in _parts(key, context.cipher.open(stored, place))]
         return texts[max(len(texts) - count, 0) :]
-    return [row[0] for row in reversed(rows) if row[0] is not None][:count]
+    return context.cipher.open_all([row[0] for row in reversed(rows) if row[0] is not None][:count], place)
 
 
-def _as_rows(account: Account, key: str) -> Steps[int]:
+def _as_rows(context: Context, account: Account, key: str) -> Steps[int]:
     """A list that was set as one value, spread over rows; its bytes stay what they were."""
-    namespace = account.namespace
-    ((text,),) = yield "SELECT value FROM items WHERE namespace = ? AND key = ?", (namespace, key)
-    parts = _parts(key, text)
-    yield Many(_ROW, [(namespace, key, i, encode(part)) for i, part in enumerate(parts)])
+    namespace, seal, place = account.namespace, context.cipher.seal, item_place(account.namespace, key)
+    ((stored,),) = yield "SELECT value FROM items WHERE namespace = ? AND key = ?", (namespace, key)
+    parts = _parts(key, context.cipher.open(stored, place))
+    yield Many(_ROW, [(namespace, key, i, seal(encode(part), place)) for i, part in enumerate(parts)])
     yield (
         "UPDATE items SET value = NULL, length = ? WHERE namespace = ? AND key = ?",
         (len(parts), namespace, key),

@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator, Sequence
 from functools import wraps
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
+from .sealing import PLAIN, Cipher
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -55,6 +57,8 @@ class Context(NamedTuple):
     """Milliseconds since 1970, UTC."""
     quota: Quota
     """For namespaces that have none of their own."""
+    cipher: Cipher = PLAIN
+    """How values are stored."""
     who: str = "local"
     """Who asks: the name of an api key, or whoever may open the file."""
 

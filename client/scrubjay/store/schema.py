@@ -127,6 +127,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             bytes INTEGER NOT NULL,
             refusal TEXT
         )""",
+        # One row, or none when nothing is sealed: the keys, which only the secret opens.
+        """CREATE TABLE keyring (
+            id INTEGER PRIMARY KEY CHECK (id = 1),
+            salt BLOB NOT NULL,
+            sealed BLOB NOT NULL
+        )""",
     ),
 )
 

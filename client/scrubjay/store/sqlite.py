@@ -26,6 +26,7 @@ from scrubjay.settings import resolve
 from . import changes, checks, quotas
 from .operation import LONG_WRITE, NO_QUOTA, READ, WRITE, Context, Many, Operation, Quota, Rows, Statement
 from .schema import APPLICATION_ID, MIGRATIONS, VERSION
+from .sealing import PLAIN, Cipher, Keyring, open_ring
 
 T = TypeVar("T")
 
@@ -85,6 +86,7 @@ class SqliteStore(Forkable):
         quota: Quota = NO_QUOTA,
         patience: float = BUSY_SECONDS,
         clock: Callable[[], float] = time.time,
+        secret: str | None = None,
     ) -> None:
         if durability not in SYNCHRONOUS:
             raise InvalidInput(f"durability is 'full' or 'fast', not {durability!r}")
@@ -95,6 +97,8 @@ class SqliteStore(Forkable):
         self._patience = patience
         self._swept_at = clock()
         self._closed = False
+        self._secret: str | None = resolve("secret", secret)
+        self._cipher = PLAIN
         self.start_anew()
         try:
             self._prepare()
@@ -161,7 +165,7 @@ class SqliteStore(Forkable):
                 self.commit([job])
 
     def context(self) -> Context:
-        return Context(int(self._clock() * 1000), self.quota)
+        return Context(int(self._clock() * 1000), self.quota, self._cipher)
 
     def close(self) -> None:
         """Close the connections; SQLite then folds the write-ahead log into the file."""
@@ -341,6 +345,7 @@ class SqliteStore(Forkable):
         connection = self.take()
         try:
             self._migrate(connection)
+            self._cipher = self._open_keyring(connection)
         except sqlite3.Error as error:
             raise self.explained(error) from error
         finally:
@@ -358,6 +363,22 @@ class SqliteStore(Forkable):
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
+
+    def _open_keyring(self, connection: sqlite3.Connection) -> Cipher:
+        """How values are stored here; a new file with a secret gets its keys now."""
+        ring = "SELECT salt, sealed FROM keyring"
+        rows = connection.execute(ring).fetchall()
+        if self._secret is None or rows:
+            return open_ring(rows, self._secret)
+        connection.execute("BEGIN IMMEDIATE")
+        if not (rows := connection.execute(ring).fetchall()):  # another process may have been faster
+            if connection.execute("SELECT 1 FROM namespaces LIMIT 1").fetchall():
+                raise InvalidInput(f"{self.path} holds values that are not sealed: run `scrubjay encrypt` first")
+            made, _ = Keyring.make(self._secret)
+            connection.execute("INSERT INTO keyring (id, salt, sealed) VALUES (1, ?, ?)", made)
+            rows = [made]
+        connection.execute("COMMIT")
+        return open_ring(rows, self._secret)
 
     def _format(self, connection: sqlite3.Connection) -> int:
         """The file's version; 0 for a new one, and an error for what is not ours to touch."""
