@@ -67,6 +67,10 @@ class Operation(Generic[T]):
         self._steps = steps
         self._args = args
 
+    @property
+    def name(self) -> str:
+        return self._steps.__name__
+
     def start(self, context: Context) -> Steps[T]:
         return self._steps(context, *self._args)
 

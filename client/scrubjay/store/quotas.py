@@ -9,12 +9,12 @@ from scrubjay.errors import QuotaExceeded
 from scrubjay.lazy import Lazy
 from scrubjay.records import Usage, to_time
 
-from .deliveries import forget_old
 from .operation import LONG_WRITE, READ, WRITE, Context, Quota, Steps, operation
 
 if TYPE_CHECKING:
-    from . import note_rows
+    from . import deliveries, note_rows
 else:
+    deliveries = Lazy("scrubjay.store.deliveries")
     note_rows = Lazy("scrubjay.store.note_rows")
 
 DAY = 86_400_000
@@ -229,5 +229,5 @@ def sweep(context: Context) -> Steps[bool]:
         yield from note_rows.erase_note(accounts[namespace], note_rows.Row._make(row))
     for account in accounts.values():
         yield from account.save()
-    more = yield from forget_old(context, SWEEP_BATCH)
+    more = yield from deliveries.forget_old(context, SWEEP_BATCH)
     return more or SWEEP_BATCH in (len(items), len(notes))
