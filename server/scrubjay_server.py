@@ -77,6 +77,7 @@ from scrubjay.settings import SETTINGS, add_serve_flags, resolve
 from scrubjay.store import apikeys, changes, items, lists, notes, quotas
 from scrubjay.store.aio import AioStore
 from scrubjay.store.apikeys import Access
+from scrubjay.store.deliveries import Delivery, once
 from scrubjay.store.items import Stored
 from scrubjay.store.operation import Operation, Quota
 from scrubjay.store.quotas import Account
@@ -164,7 +165,14 @@ def run(request: Request, operation: Operation[T]) -> Awaitable[T]:
 
 async def remember_note(request: Request, namespace: str, draft: Draft) -> tuple[Note, Account]:
     """Store a note; the model, if there is one, sees it later."""
-    note, account = await run(request, notes.remember(namespace, draft))
+    remembered = once(
+        notes.remember(namespace, draft),
+        namespace,
+        delivery_of(request),
+        keep=lambda note: note.id,
+        again=functools.partial(notes.read_note, namespace),
+    )
+    note, account = await run(request, remembered)
     if meaning := request.app.state.meaning:
         meaning.add(namespace, note.id)
     return note, account
@@ -175,6 +183,14 @@ async def recall_notes(request: Request, namespace: str, question: Question) -> 
     meaning: Meaning | None = request.app.state.meaning
     similar = await asyncio.to_thread(meaning.similar, namespace, question.query) if meaning else {}
     return await run(request, notes.recall(namespace, question, similar))
+
+
+def delivery_of(request: Request, own: Any = None) -> Delivery | None:
+    """By which id this write happens once: the body's own, else that of the header."""
+    if own is not None:
+        return Delivery(own)
+    text = header(request, b"idempotency-key")
+    return None if text is None else Delivery.parse(text)
 
 
 def names(request: Request) -> tuple[str, str]:
@@ -709,13 +725,20 @@ _IF_NONE = {
     "schema": {"type": "string"},
     "description": "*: only if there is nothing yet",
 }
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "schema": {"type": "string", "maxLength": 512},
+    "description": "an id of the sender's own: sent again with it, within a week, this does not happen twice."
+    " `id;seq=17` is number 17 of a series of which never two are under way: then only the last is kept",
+}
 _WHY = {
     304: "not changed",
     400: "the request cannot be right",
     401: "an api key is needed",
     403: "the api key does not allow this",
     404: "there is nothing of that name",
-    409: "the stored value is of another kind",
+    409: "the stored value is of another kind, or the Idempotency-Key was used for another call",
     412: "the stored value has another version",
     413: "too large for one call",
     429: "no writes left today; Retry-After says when",
@@ -791,7 +814,9 @@ async def head_item(request: Request) -> Response:
     return Response(headers={"ETag": f'"{version}"'})
 
 
-@v1.put(**described(_ITEM, 412, *WRITES, body=SetBody, headers=(_IF_MATCH, _IF_NONE)), response_model=VersionBody)
+@v1.put(
+    **described(_ITEM, 409, 412, *WRITES, body=SetBody, headers=(_IF_MATCH, _IF_NONE, _KEY)), response_model=VersionBody
+)
 async def set_item(request: Request) -> Response:
     """Store any JSON value; null deletes."""
     namespace, key = names(request)
@@ -800,15 +825,17 @@ async def set_item(request: Request) -> Response:
     ttl = check_ttl(fields.get("ttl"))
     value = fields["value"]
     text = None if value is None else encode(value)
-    version, account = await run(request, items.set_item(namespace, key, text, ttl, expected))
+    stored = items.set_item(namespace, key, text, ttl, expected)
+    version, account = await run(request, once(stored, namespace, delivery_of(request)))
     return written(f'{{"version":{version}}}', account, version)
 
 
-@v1.delete(**described(_ITEM, 404, 412, headers=(_IF_MATCH,)), status_code=204, response_model=None)
+@v1.delete(**described(_ITEM, 404, 409, 412, headers=(_IF_MATCH, _KEY)), status_code=204, response_model=None)
 async def delete_item(request: Request) -> Response:
     """Delete a value; this is never counted as a write."""
     namespace, key = names(request)
-    found, account = await run(request, items.delete_item(namespace, key, expected_version(request)))
+    deleted = items.delete_item(namespace, key, expected_version(request))
+    found, account = await run(request, once(deleted, namespace, delivery_of(request)))
     headers = quota_headers(account.usage())
     if not found:
         return failure(404, NotFound.code, missing(request).detail, headers)
@@ -840,7 +867,7 @@ async def list_keys(request: Request) -> Response:
     return json_response({"keys": await run(request, items.list_keys(namespace, prefix, after, limit))})
 
 
-@v1.patch(**described(f"{_NS}/items", *WRITES, body=UpdateBody), response_model=UpdatedBody)
+@v1.patch(**described(f"{_NS}/items", 409, *WRITES, body=UpdateBody, headers=(_KEY,)), response_model=UpdatedBody)
 async def update_items(request: Request) -> Response:
     """Store several values, all of them or none; null deletes."""
     namespace = namespace_of(request)
@@ -851,7 +878,7 @@ async def update_items(request: Request) -> Response:
         check_key(key): None if value is None else encode(value, f"values[{key!r}]") for key, value in values.items()
     }
     check_total([*texts, *filter(None, texts.values())])
-    _, account = await run(request, items.update_items(namespace, texts))
+    _, account = await run(request, once(items.update_items(namespace, texts), namespace, delivery_of(request)))
     return written({"updated": len(texts)}, account)
 
 
@@ -877,17 +904,17 @@ async def read_many(request: Request) -> Response:
 _LIST = f"{_NS}/lists/{{key:key}}"
 
 
-@v1.post(**described(_LIST, 409, *WRITES, body=AppendBody), response_model=LengthBody)
+@v1.post(**described(_LIST, 409, *WRITES, body=AppendBody, headers=(_KEY,)), response_model=LengthBody)
 async def append_items(request: Request) -> Response:
     """Add to the end of a list, which is made if there is none."""
     namespace, key = names(request)
     fields = await read_fields(request, "items", "once")
-    parts, once = fields["items"], fields.get("once")
+    parts, delivery = fields["items"], delivery_of(request, fields.get("once"))
     if not isinstance(parts, list):
         raise InvalidInput("items is a list of values")
     texts = [encode(part, f"items[{i}]") for i, part in enumerate(parts)]
     check_total(texts)
-    length, account = await run(request, lists.append_items(namespace, key, texts, once))
+    length, account = await run(request, once(lists.append_items(namespace, key, texts), namespace, delivery))
     return written({"length": length}, account)
 
 
@@ -902,7 +929,9 @@ async def read_tail(request: Request) -> Response:
     return json_response(f'{{"items":[{",".join(texts)}]}}')
 
 
-@v1.post(**described(f"{_NS}/counters/{{key:key}}", 409, *WRITES, body=IncrBody), response_model=NumberBody)
+@v1.post(
+    **described(f"{_NS}/counters/{{key:key}}", 409, *WRITES, body=IncrBody, headers=(_KEY,)), response_model=NumberBody
+)
 async def increment(request: Request) -> Response:
     """Add to a number, from 0 if there is none."""
     namespace, key = names(request)
@@ -911,7 +940,8 @@ async def increment(request: Request) -> Response:
     if type(by) not in (int, float):
         raise InvalidInput(f"by is a number, not {json.dumps(by)[:40]}")
     encode(by, "by")
-    total, account = await run(request, items.increment(namespace, key, by, fields.get("once")))
+    delivery = delivery_of(request, fields.get("once"))
+    total, account = await run(request, once(items.increment(namespace, key, by), namespace, delivery))
     return written({"value": total}, account)
 
 
@@ -919,7 +949,7 @@ _NOTES = f"{_NS}/notes"
 _QUESTION = tuple(RecallBody.model_fields)
 
 
-@v1.post(**described(_NOTES, *WRITES, body=RememberBody), response_model=NoteBody)
+@v1.post(**described(_NOTES, 404, 409, *WRITES, body=RememberBody, headers=(_KEY,)), response_model=NoteBody)
 async def remember(request: Request) -> Response:
     """Remember a text; the same content once more refreshes the note."""
     draft = Draft.check(**await read_fields(request, *RememberBody.model_fields))

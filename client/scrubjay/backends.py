@@ -18,7 +18,7 @@ from .lazy import Lazy
 from .names import MAX_PAGE
 from .records import ApiKey, Change, Item, Note, Usage
 from .settings import resolve
-from .store import changes, items, lists, quotas
+from .store import changes, deliveries, items, lists, quotas
 from .store.sqlite import SqliteStore
 from .values import decode
 
@@ -108,13 +108,13 @@ class LocalBackend:
         return self._store.run(notes.clear_all(namespace))[0]
 
     def append(self, namespace: str, key: str, texts: Sequence[str], once: str | None) -> int:
-        return self._store.run(lists.append_items(namespace, key, texts, once))[0]
+        return self._store.run(deliveries.once(lists.append_items(namespace, key, texts), namespace, _id(once)))[0]
 
     def tail(self, namespace: str, key: str, count: int) -> list[Any]:
         return [decode(text) for text in self._store.run(lists.read_tail(namespace, key, count))]
 
     def incr(self, namespace: str, key: str, by: float, once: str | None) -> Any:
-        return self._store.run(items.increment(namespace, key, by, once))[0]
+        return self._store.run(deliveries.once(items.increment(namespace, key, by), namespace, _id(once)))[0]
 
     def get_many(self, namespace: str, keys: Sequence[str]) -> dict[str, Any]:
         found = self._store.run(items.read_many(namespace, keys))
@@ -173,6 +173,10 @@ class LocalBackend:
 
     def revoke_apikey(self, identity: str) -> bool:
         return self._store.run(apikeys.revoke(identity))
+
+
+def _id(once: str | None) -> deliveries.Delivery | None:
+    return None if once is None else deliveries.Delivery(once)
 
 
 def _open_meaning(store: SqliteStore) -> Meaning | None:

@@ -241,7 +241,7 @@ def test_the_openapi_document_states_every_status_that_was_seen(server):
                 assert "400" in statuses, (method, path)
                 assert described["parameters"][0]["name"] == "namespace"
     item = native["/v1/namespaces/{namespace}/items/{key}"]
-    assert set(item["put"]["responses"]) == {"200", "400", "401", "403", "412", "413", "429", "503", "507"}
+    assert set(item["put"]["responses"]) == {"200", "400", "401", "403", "409", "412", "413", "429", "503", "507"}
     assert set(item["get"]["responses"]) == {"200", "304", "400", "401", "403", "404", "503"}
     schemas = document["components"]["schemas"]
     body = item["put"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]

@@ -10,6 +10,7 @@ from harness import DAY, Clock
 from scrubjay.drafts import Draft
 from scrubjay.errors import Conflict, QuotaExceeded
 from scrubjay.store import apikeys, changes, items, lists, notes, quotas
+from scrubjay.store.deliveries import Delivery, once
 
 
 def said(driver, namespace: str = "ns") -> list[tuple[str, str, str | None]]:
@@ -43,8 +44,8 @@ def test_every_verb_is_recorded_once_with_its_key(driver):
 def test_what_changes_nothing_is_not_recorded(driver):
     driver.run(items.set_item("ns", "k", "1"))
     driver.run(items.delete_item("ns", "other"))
-    driver.run(lists.append_items("ns", "l", ["1"], "an id"))
-    driver.run(lists.append_items("ns", "l", ["1"], "an id"))
+    for _ in range(2):
+        driver.run(once(lists.append_items("ns", "l", ["1"]), "ns", Delivery("an id")))
     driver.run(notes.forget("ns", "1"))
     driver.run(notes.clear_all("empty"))
     with pytest.raises(Conflict):
@@ -83,7 +84,8 @@ def test_a_write_over_its_quota_is_recorded_as_refused(open_driver):
     driver = open_driver()
     driver.run(quotas.set_quota("ns", {"writes_per_day": 1}))
     driver.run(items.set_item("ns", "k", "1"))
-    for write in (items.set_item("ns", "k", "2"), lists.append_items("ns", "l", ["1"])):
+    append = lists.append_items("ns", "l", ["1"])
+    for write in (items.set_item("ns", "k", "2"), once(append, "ns", Delivery("an id"))):
         with pytest.raises(QuotaExceeded):
             driver.run(write)
     with pytest.raises(QuotaExceeded):

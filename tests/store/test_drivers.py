@@ -14,6 +14,7 @@ import pytest
 from harness import DAY, AioDriver, Clock, SyncDriver, clean_environment
 from scrubjay.errors import Conflict, InvalidInput, QuotaExceeded, Unavailable
 from scrubjay.store import items, lists, quotas, schema, sqlite
+from scrubjay.store.deliveries import Delivery, once
 from scrubjay.store.operation import WRITE, Quota, operation
 from scrubjay.store.sqlite import SqliteStore
 
@@ -284,11 +285,11 @@ def test_ids_of_delivered_writes_are_forgotten_after_a_week(open_driver):
     clock = Clock()
     driver = open_driver(clock=clock)
     for i in range(600):
-        driver.run(lists.append_items("ns", "l", ["1"], f"id-{i}"))
-    clock.now += 7 * DAY - 1
+        driver.run(once(lists.append_items("ns", "l", ["1"]), "ns", Delivery(f"id-{i}")))
+    clock.now += 7 * DAY
     driver.store.sweep()
-    assert driver.run(lists.append_items("ns", "l", ["1"], "id-0"))[0] == 1
-    clock.now += 2
+    assert driver.run(once(lists.append_items("ns", "l", ["1"]), "ns", Delivery("id-0")))[0] == 1
+    clock.now += DAY
     driver.store.sweep()
     connection = driver.store.take()
     assert connection.execute("SELECT count(*) FROM deliveries").fetchone() == (0,)

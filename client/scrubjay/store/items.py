@@ -11,7 +11,6 @@ from scrubjay.names import MAX_PAGE, shown, successor
 from scrubjay.records import Item, to_time
 from scrubjay.values import byte_size, decode, encode
 
-from .deliveries import delivered, record
 from .operation import LONG_WRITE, READ, SNAPSHOT, WRITE, Context, Long, Steps, operation
 from .quotas import Account, drop, open_account
 from .sealing import PLAIN, item_place
@@ -209,14 +208,9 @@ def clear_items(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
 
 
 @operation(WRITE)
-def increment(
-    context: Context, namespace: str, key: str, by: float, once: str | None = None
-) -> Steps[tuple[float, Account]]:
+def increment(context: Context, namespace: str, key: str, by: float) -> Steps[tuple[float, Account]]:
     """Add to a number, which starts at 0; an expiry stays."""
     account, found = yield from open_item(context, namespace, key)
-    before = yield from delivered(namespace, once)
-    if before is not None:
-        return before, account
     value: Any = 0
     if found:
         ((stored,),) = yield "SELECT value FROM items WHERE namespace = ? AND key = ?", (namespace, key)
@@ -231,7 +225,6 @@ def increment(
         raise InvalidInput(f"{shown(value)} + {shown(by)} is beyond the largest number; store a smaller one")
     yield from account.charge(writes=1)
     yield from _write(context, account, key, encode(total), found, found and found.expires_at, "incr")
-    yield from record(context, namespace, once, total)
     yield from account.save()
     return total, account
 

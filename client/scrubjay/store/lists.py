@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from scrubjay.errors import Conflict
 from scrubjay.values import byte_size, decode, encode
 
-from .deliveries import delivered, record
 from .items import is_over, open_item
 from .operation import READ, WRITE, Context, Long, Many, Steps, operation
 from .quotas import Account
@@ -24,14 +23,9 @@ WHERE i.namespace = ? AND i.key = ? ORDER BY l.position DESC LIMIT ?"""
 
 
 @operation(WRITE)
-def append_items(
-    context: Context, namespace: str, key: str, texts: Sequence[str], once: str | None = None
-) -> Steps[tuple[int, Account]]:
+def append_items(context: Context, namespace: str, key: str, texts: Sequence[str]) -> Steps[tuple[int, Account]]:
     """Add to the end of a list, which starts empty, and return its length; an expiry stays."""
     account, found = yield from open_item(context, namespace, key)
-    before = yield from delivered(namespace, once)
-    if before is not None:
-        return int(before), account
     length = 0
     if found:
         length = (yield from _as_rows(context, account, key)) if found.length is None else found.length
@@ -57,7 +51,6 @@ def append_items(
     else:
         sealed = [context.cipher.seal(text, place) for text in texts]
         yield Many(_ROW, [(namespace, key, length + i, value) for i, value in enumerate(sealed)])
-    yield from record(context, namespace, once, length + len(texts))
     account.record("append", key, grown)
     yield from account.save()
     return length + len(texts), account

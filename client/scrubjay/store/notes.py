@@ -12,7 +12,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from scrubjay.drafts import Draft, Question
-from scrubjay.names import MAX_NOTES_PAGE
+from scrubjay.errors import NotFound
+from scrubjay.names import MAX_NOTES_PAGE, shown
 from scrubjay.recall.ranking import (
     BEGINNING,
     LENGTH_PENALTY,
@@ -33,7 +34,7 @@ from scrubjay.values import byte_size, decode, encode
 
 from .items import clear_into, is_over
 from .note_rows import COLUMNS, Row, erase_note, pack_words, remove_words
-from .operation import LONG_WRITE, SNAPSHOT, WRITE, Context, Long, Many, Operation, Steps, operation
+from .operation import LONG_WRITE, READ, SNAPSHOT, WRITE, Context, Long, Many, Operation, Steps, operation
 from .quotas import Account, open_account
 
 LONG_CHARS = 300
@@ -107,6 +108,15 @@ def _remember_note(context: Context, namespace: str, draft: Draft) -> Steps[tupl
 
 _remember = operation(WRITE)(_remember_note)
 _remember_long = operation(LONG_WRITE)(_remember_note)
+
+
+@operation(READ)
+def read_note(context: Context, namespace: str, note_id: str) -> Steps[Note]:
+    rows = yield _READ, (namespace, json.dumps(_ids(note_id)))
+    row = Row._make(rows[0]) if rows else None
+    if row is None or is_over(row.expires_at, context.now):
+        raise NotFound(f"there is no note {shown(note_id)} any more")
+    return row.to_note()
 
 
 @operation(LONG_WRITE)

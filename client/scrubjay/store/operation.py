@@ -76,15 +76,16 @@ class Operation(Generic[T]):
         """On whose behalf, if it is not the program's own."""
 
     @property
-    def verb(self) -> str:
-        """The first word of its name."""
-        return self._steps.__name__.strip("_").partition("_")[0]
+    def name(self) -> str:
+        return self._steps.__name__
 
     @property
-    def target(self) -> tuple[str, str]:
-        """The namespace and the key that it works on, if it names one."""
-        namespace, key, *_ = (*self._args, "", "")
-        return namespace, key if isinstance(key, str) else ""
+    def described(self) -> tuple[str, str, str]:
+        """Its verb, and the namespace and the key that it works on, if it names one."""
+        first, second, *_ = (*self._args, "", "")
+        if isinstance(first, Operation):  # wrapped, as in deliveries
+            return first.described
+        return self.name.strip("_").partition("_")[0], first, second if isinstance(second, str) else ""
 
     def start(self, context: Context) -> Steps[T]:
         if self.who is not None:

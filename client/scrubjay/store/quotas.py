@@ -10,12 +10,12 @@ from scrubjay.lazy import Lazy
 from scrubjay.records import Usage, to_time
 
 from .changes import Entry, recorded, rotate
-from .deliveries import forget_old
 from .operation import LONG_WRITE, READ, WRITE, Context, Quota, Steps, operation
 
 if TYPE_CHECKING:
-    from . import note_rows
+    from . import deliveries, note_rows
 else:
+    deliveries = Lazy("scrubjay.store.deliveries")
     note_rows = Lazy("scrubjay.store.note_rows")
 
 DAY = 86_400_000
@@ -245,6 +245,6 @@ def sweep(context: Context, audit_days: int, audit_rows: int) -> Steps[bool]:
         yield from note_rows.erase_note(accounts[namespace], "expire", note_rows.Row._make(row))
     for account in accounts.values():
         yield from account.save()
-    more = yield from forget_old(context, SWEEP_BATCH)
+    more = yield from deliveries.forget_old(context, SWEEP_BATCH)
     older = yield from rotate(context, audit_days, audit_rows, SWEEP_BATCH)
     return more or older or SWEEP_BATCH in (len(items), len(notes))

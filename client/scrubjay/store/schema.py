@@ -47,15 +47,18 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             value TEXT NOT NULL,
             PRIMARY KEY (namespace, key, position)
         ) WITHOUT ROWID""",
-        # The ids of writes that must happen once, and what they came to.
+        # The ids of writes that must happen once, and what they came to: the last one of each slot.
+        # used_on is a day, so that its index is written once a day and not with each write.
         """CREATE TABLE deliveries (
             namespace TEXT NOT NULL,
-            id TEXT NOT NULL,
+            slot TEXT NOT NULL,
+            number INTEGER NOT NULL,
+            verb TEXT NOT NULL,
             result TEXT NOT NULL,
-            delivered_at INTEGER NOT NULL,
-            PRIMARY KEY (namespace, id)
+            used_on INTEGER NOT NULL,
+            PRIMARY KEY (namespace, slot)
         ) WITHOUT ROWID""",
-        "CREATE INDEX deliveries_age ON deliveries (delivered_at)",
+        "CREATE INDEX deliveries_age ON deliveries (used_on)",
         # Of a key only its hash is kept. The id is in the key itself, and finds its row.
         """CREATE TABLE apikeys (
             id TEXT NOT NULL PRIMARY KEY,

@@ -274,7 +274,7 @@ class SqliteStore(Forkable):
                 self.sweep()
         if isinstance(job.error, QuotaExceeded):
             with contextlib.suppress(ScrubjayError):  # it is refused all the same
-                self.run(changes.refuse(changes.Entry(operation.verb, *operation.target, refusal=job.error.code)))
+                self.run(changes.refuse(changes.Entry(*operation.described, refusal=job.error.code)))
         return job.outcome()
 
     def _lead(self) -> None:
