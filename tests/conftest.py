@@ -4,13 +4,14 @@ import pytest
 
 from harness import DRIVERS, Server, fresh_name, serving
 from scrubjay import Memory
+from scrubjay.settings import SETTINGS
 
 
 @pytest.fixture(autouse=True)
 def _own_settings(monkeypatch, tmp_path):
     """No test reads or writes what belongs to the developer."""
-    for name in ("URL", "PATH", "DURABILITY", "TIMEOUT", "WRITES_PER_DAY", "MAX_BYTES", "EMBEDDER"):
-        monkeypatch.delenv(f"SCRUBJAY_{name}", raising=False)
+    for setting in SETTINGS.values():
+        monkeypatch.delenv(setting.variable, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("HOME", str(tmp_path))
 

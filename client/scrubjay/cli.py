@@ -118,10 +118,10 @@ def forget(arguments: argparse.Namespace) -> int:
     return 0 if found else 1
 
 
-def _file_only(arguments: argparse.Namespace) -> SqliteStore:
+def _file_only(arguments: argparse.Namespace, secret: str | None = None) -> SqliteStore:
     if arguments.url or (not arguments.path and resolve("url")):
         raise InvalidInput("this works on the file itself: run it where the server runs, with --path")
-    return SqliteStore(resolve("path", arguments.path))
+    return SqliteStore(resolve("path", arguments.path), secret=secret)
 
 
 def reindex(arguments: argparse.Namespace) -> int:
@@ -140,6 +140,35 @@ def reindex(arguments: argparse.Namespace) -> int:
     finally:
         store.close()
     return 0
+
+
+def encrypt(arguments: argparse.Namespace) -> int:
+    store, is_sealed = _open_sealed(arguments)
+    secret = resolve("new_secret") or (None if is_sealed else resolve("secret"))
+    if not secret:
+        store.close()
+        raise InvalidInput("set SCRUBJAY_NEW_SECRET to the secret that shall be needed from now on")
+    store.reseal(secret)
+    print("everything is sealed; without the secret nobody can read it, you neither", file=sys.stderr)
+    return 0
+
+
+def decrypt(arguments: argparse.Namespace) -> int:
+    store, is_sealed = _open_sealed(arguments)
+    if not is_sealed:
+        store.close()
+        raise InvalidInput("this database is not sealed")
+    store.reseal(None)
+    print("nothing is sealed any more; unset SCRUBJAY_SECRET", file=sys.stderr)
+    return 0
+
+
+def _open_sealed(arguments: argparse.Namespace) -> tuple[SqliteStore, bool]:
+    """The file, and whether its values are sealed: then SCRUBJAY_SECRET has to open it."""
+    try:
+        return _file_only(arguments, secret=""), False
+    except InvalidInput:
+        return _file_only(arguments), True
 
 
 def compact(arguments: argparse.Namespace) -> int:
@@ -421,6 +450,8 @@ def _parser() -> argparse.ArgumentParser:
     auditor.add_argument("--namespace", help="only this one")
     auditor.add_argument("--since", type=checked(_moment), default=0.0, help="a day, a time (UTC), or an age: 24h, 7d")
     auditor.add_argument("--json", action="store_true", help="one JSON object a line")
+    command("encrypt", encrypt, "seal all values under SCRUBJAY_SECRET, or change it to SCRUBJAY_NEW_SECRET")
+    command("decrypt", decrypt, "store values as they are again")
     command("compact", compact, "write the file anew: smaller, and without a trace of what was erased")
     command("doctor", doctor, "check the file, and the server if there is one")
     return parser

@@ -75,6 +75,7 @@ SETTINGS = {
         Setting("path", default_path, str, "the database file", serve=True),
         Setting("durability", "full", str, "full: a write is on disk when it returns; fast: no fsync", serve=True),
         Setting("secret", None, str, "seals the values in the file: only who has it can read them"),
+        Setting("new_secret", None, str, "the secret that `scrubjay encrypt` changes to"),
         Setting(
             "embedder",
             None,

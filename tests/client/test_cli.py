@@ -127,3 +127,47 @@ def test_a_missing_server_extra_names_the_command(tmp_path):
     )
     assert ended.returncode == 1
     assert 'pip install "scrubjay[server]"' in ended.stderr
+
+
+def on_file(path, *words: str, **variables: str) -> subprocess.CompletedProcess:
+    environment = clean_environment(SCRUBJAY_PATH=str(path), **variables)
+    return subprocess.run(
+        [sys.executable, "-m", "scrubjay.cli", *words],
+        capture_output=True, text=True, check=False, timeout=60, env=environment,
+    )  # fmt: skip
+
+
+def test_a_file_is_sealed_opened_and_sealed_anew_by_commands(tmp_path):
+    path = tmp_path / "cli.db"
+    assert on_file(path, "set", "ns", "k", "hello").returncode == 0
+    first, second = {"SCRUBJAY_SECRET": "one"}, {"SCRUBJAY_SECRET": "two"}
+    assert "scrubjay encrypt" in on_file(path, "get", "ns", "k", **first).stderr
+    assert on_file(path, "encrypt").returncode == 1
+    assert on_file(path, "encrypt", **first).returncode == 0
+    for wrong in ({}, second):
+        refused = on_file(path, "get", "ns", "k", **wrong)
+        assert refused.returncode == 1
+        assert "SCRUBJAY_SECRET" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        assert on_file(path, "serve", "--port", "0", **wrong).returncode == 1
+    assert "SCRUBJAY_NEW_SECRET" in on_file(path, "encrypt", **first).stderr
+    assert on_file(path, "encrypt", **first, SCRUBJAY_NEW_SECRET="two").returncode == 0
+    assert on_file(path, "get", "ns", "k", **second).stdout == '"hello"\n'
+    assert on_file(path, "doctor", **second).returncode == 0
+    assert on_file(path, "decrypt", **second).returncode == 0
+    assert on_file(path, "get", "ns", "k").stdout == '"hello"\n'
+    assert on_file(path, "decrypt").returncode == 1
+
+
+def test_the_audit_and_the_watch_print_a_line_for_each_change(scrubjay):
+    namespace = fresh_name()
+    scrubjay("set", namespace, "k", "1")
+    scrubjay("rm", namespace, "k")
+    told = scrubjay("audit", "--namespace", namespace, "--since", "1h").stdout.splitlines()
+    assert [line.split()[4] for line in told] == ["set", "delete"]
+    assert json.loads(scrubjay("audit", "--namespace", namespace, "--json").stdout.splitlines()[0])["key"] == "k"
+    assert scrubjay("audit", "--namespace", namespace, "--since", "2999-01-01").stdout == ""
+    assert "24h" in scrubjay("audit", "--since", "yesterday").stderr
+    first = told[0].split()[0]
+    seen = scrubjay("watch", namespace, "--after", first, "--timeout", "0.2").stdout.splitlines()
+    assert seen == told[1:]

@@ -13,6 +13,7 @@ from scrubjay.records import Note, to_time
 from scrubjay.values import decode
 
 from .operation import Many, Steps
+from .sealing import PLAIN, Cipher, note_place
 
 if TYPE_CHECKING:
     from .quotas import Account
@@ -58,6 +59,20 @@ class Row(NamedTuple):
     words: Packed
     """What the index has of it, so that all of it is found again, by whatever version of this program."""
 
+    def sealed(self, cipher: Cipher, namespace: str) -> Row:
+        """As it is stored."""
+        if cipher is PLAIN:
+            return self
+        place = note_place(namespace, self.id)
+        return self._replace(content=cipher.seal(self.content, place), metadata=cipher.seal(self.metadata, place))
+
+    def opened(self, cipher: Cipher, namespace: str) -> Row:
+        """As it was before it was stored."""
+        if cipher is PLAIN:
+            return self
+        place = note_place(namespace, self.id)
+        return self._replace(content=cipher.open(self.content, place), metadata=cipher.open(self.metadata, place))
+
     def to_note(self, score: float | None = None) -> Note:
         return Note(
             id=str(self.id),
@@ -73,6 +88,11 @@ class Row(NamedTuple):
             expires_at=None if self.expires_at is None else to_time(self.expires_at),
             score=score,
         )
+
+    def hidden_words(self, cipher: Cipher) -> dict[int, int]:
+        """How often each word of it occurs, by the number that stands for it in the index."""
+        counts = self.count_words()
+        return {number: counts[word] for word, number in cipher.hide(counts).items()}
 
     def count_words(self) -> Counter[int]:
         """What it is found by: its text, tags, type, the texts in its metadata, and the day it was written."""

@@ -36,6 +36,7 @@ from .items import clear_into, is_over
 from .note_rows import COLUMNS, Row, erase_note, pack_words, remove_words
 from .operation import LONG_WRITE, READ, SNAPSHOT, WRITE, Context, Long, Many, Operation, Steps, operation
 from .quotas import Account, open_account
+from .sealing import PLAIN, Cipher, note_place, speaker_place
 
 LONG_CHARS = 300
 """A text that takes longer to index than a server's event loop may wait."""
@@ -70,7 +71,7 @@ _NEAR = """n.id,
 (SELECT min(f.id) FROM notes f WHERE f.namespace = n.namespace AND f.session = n.session AND f.id > n.id)"""
 # A turn that may do nothing but ask; all others need not be read.
 _QUESTION = """CASE WHEN n.session IS NOT NULL AND n.bytes < 1000
-AND substr(rtrim(n.content), -1) IN ('?', '？') THEN n.content ELSE '' END"""
+AND (typeof(n.content) = 'blob' OR substr(rtrim(n.content), -1) IN ('?', '？')) THEN n.content ELSE '' END"""
 _NEIGHBOURS = f"""SELECT {_NEAR} FROM notes n
 WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
 _OCCURRENCES = """SELECT note, word, count, length FROM note_words WHERE namespace = ?
@@ -94,9 +95,9 @@ def remember(namespace: str, draft: Draft) -> Operation[tuple[Note, Account]]:
 
 def _remember_note(context: Context, namespace: str, draft: Draft) -> Steps[tuple[Note, Account]]:
     account = yield from open_account(context, namespace)
-    digest = _digest(draft)
+    digest = digest_of(context.cipher, draft.content, draft.session)
     rows = yield _FIND, (namespace, digest)
-    found = Row._make(rows[0]) if rows else None
+    found = Row._make(rows[0]).opened(context.cipher, namespace) if rows else None
     if found and is_over(found.expires_at, context.now):
         yield from erase_note(account, "expire", found)
         found = None
@@ -169,7 +170,7 @@ def list_notes(
         f"SELECT {COLUMNS} FROM notes n WHERE n.namespace = ? AND n.id > ? AND {where} ORDER BY n.id LIMIT ? OFFSET ?",  # noqa: S608
         (namespace, max(_ids(after), default=0), *params, limit, offset),
     )
-    return [Row._make(row).to_note() for row in rows]
+    return [Row._make(row).opened(context.cipher, namespace).to_note() for row in rows]
 
 
 @operation(SNAPSHOT)
@@ -191,7 +192,7 @@ def recall(
     """The notes that answer best, with their scores; `similar` are those that mean something like it."""
     query = question.query[:MAX_QUERY_CHARS]
     where, params = _conditions(context.now, question.type, question.tags, question.session)
-    sought, limits = yield from _weigh(namespace, query)
+    sought, limits = yield from _weigh(context.cipher, namespace, query)
     best = (yield from _candidates(namespace, question.limit, sought.weights, limits, where, params)) if limits else []
     near = yield Long(_NEIGHBOURS, (namespace, json.dumps([*best, *similar])))
     pool = json.dumps(sorted({note for row in near for note in row if note is not None}))
@@ -201,7 +202,7 @@ def recall(
         WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?)) AND {where}""",  # noqa: S608
         (namespace, pool, *params),
     )
-    candidates = [Candidate._make((*row[:-1], only_asks(row[-1]))) for row in rows]
+    candidates = [_candidate(context.cipher, namespace, row) for row in rows]
     ranked = rank(candidates, _by_note(found), sought)
     if similar:
         ranked = fuse(ranked, lend_to_answers(similar, candidates))
@@ -209,8 +210,17 @@ def recall(
         ranked = by_confidence(ranked, candidates, context.now)
     scores = {id_: score for id_, score in ranked[: question.limit] if score >= question.threshold}
     texts = yield Long(_READ, (namespace, json.dumps(list(scores))))
-    notes = {row[0]: Row._make(row).to_note(round(scores[row[0]], 6)) for row in texts}
+    best_rows = [Row._make(row).opened(context.cipher, namespace) for row in texts]
+    notes = {row.id: row.to_note(round(scores[row.id], 6)) for row in best_rows}
     return [notes[id_] for id_ in scores]
+
+
+def _candidate(cipher: Cipher, namespace: str, row: tuple[Any, ...]) -> Candidate:
+    *rest, speaker, updated_at, times, question = row
+    if cipher is not PLAIN:
+        speaker = speaker and cipher.open(speaker, speaker_place(namespace))
+        question = question and cipher.open(question, note_place(namespace, rest[0]))
+    return Candidate._make((*rest, speaker, updated_at, times, only_asks(question)))
 
 
 def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> Steps[Row]:
@@ -231,18 +241,24 @@ def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> 
         bytes=0,
         words=b"",
     )
-    counts = row.count_words()
+    counts = row.hidden_words(context.cipher)
     row = row._replace(bytes=_size(row), words=pack_words(counts))
     yield from account.charge(writes=1, size=row.bytes)
-    yield _INSERT, (account.namespace, digest, row.speaker(), *row)
-    yield from _add_words(account.namespace, row.id, counts)
+    sealed = row.sealed(context.cipher, account.namespace)
+    yield _INSERT, (account.namespace, digest, seal_speaker(context.cipher, account.namespace, row), *sealed)
+    yield from add_words(account.namespace, row.id, counts)
     return row
 
 
-def _digest(draft: Draft) -> bytes:
+def seal_speaker(cipher: Cipher, namespace: str, row: Row) -> Any:
+    name = row.speaker()
+    return None if name is None else cipher.seal_alike(name, speaker_place(namespace))
+
+
+def digest_of(cipher: Cipher, content: str, session: str | None) -> bytes:
     """What makes two notes the same: the content, in the same session. Two people may say the same thing."""
-    person = blake2b((draft.session or "").encode(), digest_size=16).digest()
-    return blake2b(draft.content.encode(), digest_size=16, key=person).digest()
+    person = blake2b((session or "").encode(), digest_size=16).digest()
+    return cipher.hide_digest(blake2b(content.encode(), digest_size=16, key=person).digest())
 
 
 def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> Steps[Row]:
@@ -257,21 +273,33 @@ def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> St
         updated_at=context.now,
         expires_at=_expiry(context, draft.ttl, is_pinned),
     )
-    counts = row.count_words()
+    counts = row.hidden_words(context.cipher)
     row = row._replace(bytes=_size(row), words=pack_words(counts))
     yield from account.charge(writes=1, size=row.bytes - found.bytes)
-    at = (account.namespace, row.id)
+    metadata = row.sealed(context.cipher, account.namespace).metadata
+    speaker = seal_speaker(context.cipher, account.namespace, row)
     yield (
         _UPDATE,
-        (row.type, row.tags, row.session, row.metadata, row.speaker(), row.pinned, row.times, *row[9:], *at),
+        (
+            row.type,
+            row.tags,
+            row.session,
+            metadata,
+            speaker,
+            row.pinned,
+            row.times,
+            *row[9:],
+            account.namespace,
+            row.id,
+        ),
     )
     if row.words != found.words:  # other labels, or a program that splits words in another way
         yield from remove_words(account.namespace, found)
-        yield from _add_words(account.namespace, row.id, counts)
+        yield from add_words(account.namespace, row.id, counts)
     return row
 
 
-def _add_words(namespace: str, note: int, counts: Mapping[int, int]) -> Steps[None]:
+def add_words(namespace: str, note: int, counts: Mapping[int, int]) -> Steps[None]:
     length = sum(count for word, count in counts.items() if word > 0)
     yield Many(_ADD_WORD, [(namespace, word, note, count, length) for word, count in counts.items()])
 
@@ -290,10 +318,12 @@ def _clear_into(account: Account, now: int) -> Steps[int]:
     return int(live)
 
 
-def _weigh(namespace: str, query: str) -> Steps[tuple[Sought, dict[int, int]]]:
+def _weigh(cipher: Cipher, namespace: str, query: str) -> Steps[tuple[Sought, dict[int, int]]]:
     """What each word of a question says, rarest first, and how many rows of the index each may cost."""
     words = [*count_words(query), *count_beginnings(query)][: 4 * MAX_QUERY_WORDS]
     instead = _synonyms(words)
+    hidden = cipher.hide([*words, *instead])
+    words, instead = [hidden[word] for word in words], {hidden[other]: hidden[word] for other, word in instead.items()}
     (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, json.dumps([*words, *instead])))
     counts.sort(key=lambda pair: pair[1])
     asked = [pair for pair in counts if pair[0] not in instead][:MAX_QUERY_WORDS]

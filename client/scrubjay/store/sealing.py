@@ -29,6 +29,11 @@ class Cipher(Protocol):
     def seal(self, text: str, place: str) -> Any: ...
     def open(self, stored: Any, place: str) -> str: ...
     def open_all(self, stored: list[Any], place: str) -> list[str]: ...
+    def seal_alike(self, text: str, place: str) -> Any:
+        """The same text looks the same in the same place, so that it can be compared."""
+
+    def seal_bytes(self, data: bytes, place: str) -> bytes: ...
+    def open_bytes(self, stored: bytes, place: str) -> bytes: ...
     def hide(self, words: Iterable[int]) -> dict[int, int]:
         """For each word the number that stands for it in the index."""
 
@@ -46,6 +51,13 @@ class _Plain:
 
     def open_all(self, stored: list[Any], _place: str) -> list[str]:
         return stored
+
+    seal_alike = seal
+
+    def seal_bytes(self, data: bytes, _place: str) -> bytes:
+        return data
+
+    open_bytes = seal_bytes
 
     def hide(self, words: Iterable[int]) -> dict[int, int]:
         return {word: word for word in words}
@@ -65,10 +77,26 @@ class _Sealed:
         self._hiding = hiding
 
     def seal(self, text: str, place: str) -> bytes:
-        nonce = os.urandom(NONCE_BYTES)
-        return nonce + self._aes.encrypt(nonce, text.encode(), place.encode())  # type: ignore[no-any-return]
+        return self.seal_bytes(text.encode(), place)
 
     def open(self, stored: Any, place: str) -> str:
+        return self.open_bytes(stored, place).decode()
+
+    def open_all(self, stored: list[Any], place: str) -> list[str]:
+        return [self.open(one, place) for one in stored]
+
+    def seal_alike(self, text: str, place: str) -> bytes:
+        """The nonce is made from what is sealed: it comes back only with the same text."""
+        known = f"{place}\0{text}".encode()
+        return self._sealed(text.encode(), place, hashlib.blake2b(known, digest_size=12, key=self._hiding).digest())
+
+    def seal_bytes(self, data: bytes, place: str) -> bytes:
+        return self._sealed(data, place, os.urandom(NONCE_BYTES))
+
+    def _sealed(self, data: bytes, place: str, nonce: bytes) -> bytes:
+        return nonce + self._aes.encrypt(nonce, data, place.encode())  # type: ignore[no-any-return]
+
+    def open_bytes(self, stored: Any, place: str) -> bytes:
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
 
         try:
@@ -78,10 +106,7 @@ class _Sealed:
                 "a sealed value was changed outside of Scrubjay, or moved to another place, and cannot be read;"
                 " run `scrubjay doctor`, restore a backup"
             ) from error
-        return data.decode()
-
-    def open_all(self, stored: list[Any], place: str) -> list[str]:
-        return [self.open(one, place) for one in stored]
+        return data
 
     def hide(self, words: Iterable[int]) -> dict[int, int]:
         return {word: self._hidden(word) for word in words}
@@ -136,6 +161,10 @@ def item_place(namespace: str, key: str) -> str:
 
 def note_place(namespace: str, note: int) -> str:
     return f"note/{namespace}/{note}"
+
+
+def speaker_place(namespace: str) -> str:
+    return f"speaker/{namespace}"
 
 
 def _stretched(secret: str, salt: bytes) -> bytes:

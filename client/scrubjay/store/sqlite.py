@@ -97,7 +97,7 @@ class SqliteStore(Forkable):
         self._patience = patience
         self._swept_at = clock()
         self._closed = False
-        self._secret: str | None = resolve("secret", secret)
+        self._secret: str | None = resolve("secret", secret) or None
         self._cipher = PLAIN
         self.start_anew()
         try:
@@ -313,6 +313,37 @@ class SqliteStore(Forkable):
         if blocked:
             raise Unavailable(f"another process is reading {self.path}, so old pages are still there; run it again")
 
+    def reseal(self, secret: str | None) -> None:
+        """Seal everything under another secret, or under none; this store is closed then.
+
+        Nobody else may have the file open: they would go on with the old keys. SQLite leaves its log only
+        when it is alone, and with locking_mode it stays alone until this connection closes.
+        """
+        from .resealing import reseal  # noqa: PLC0415 - nobody else needs it
+
+        ring, cipher = Keyring.make(secret) if secret else (None, PLAIN)
+        self._close_idle()
+        connection = self.connect()
+        try:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("PRAGMA journal_mode = DELETE")
+            connection.execute("BEGIN EXCLUSIVE")
+            steps_through(connection, reseal(ring, cipher), self.context())
+            connection.execute("COMMIT")
+            connection.execute("VACUUM")  # pages that are free now hold what was there before
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.Error as error:
+            if _is_busy(error):
+                raise Unavailable(
+                    f"{self.path} is open elsewhere: stop the server and all programs that use it, then try again"
+                ) from error
+            raise self.explained(error) from error
+        finally:
+            roll_back(connection)
+            connection.close()
+            self._opened.discard(connection)
+            self.close()
+
     def sweep(self) -> None:
         """Remove what has expired."""
         self._swept_at = self._clock()
@@ -353,7 +384,7 @@ class SqliteStore(Forkable):
             self.put_back(connection)
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
-        if self._format(connection) == VERSION:
+        if self._format(connection) == VERSION and _journal(connection) == "wal":
             return
         _patiently(connection, "PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
@@ -439,6 +470,11 @@ def _is_busy(error: Exception) -> bool:
 def roll_back(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:
         connection.execute("ROLLBACK")
+
+
+def _journal(connection: sqlite3.Connection) -> str:
+    """Another one than the log is left behind by whoever was killed while it was alone with the file."""
+    return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
 
 
 def _patiently(connection: sqlite3.Connection, statement: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from .operation import LONG_WRITE, SNAPSHOT, Context, Long, Many, Steps, operation
+from .operation import LONG_WRITE, SNAPSHOT, Context, Long, Many, Rows, Steps, operation
+from .sealing import PLAIN, note_place, speaker_place
 
 _NAMES = "SELECT DISTINCT speaker FROM notes WHERE namespace = ? AND speaker IS NOT NULL"
 
@@ -24,7 +25,7 @@ def list_unindexed(_context: Context, model: str) -> Steps[list[tuple[str, int]]
 
 @operation(SNAPSHOT)
 def read_texts(
-    _context: Context, namespace: str, ids: Sequence[int], model: str
+    context: Context, namespace: str, ids: Sequence[int], model: str
 ) -> Steps[tuple[list[tuple[int, str]], list[str]]]:
     """Those notes that this model has not seen, with their texts; and who speaks in the namespace."""
     texts = yield Long(
@@ -33,22 +34,32 @@ def read_texts(
         (namespace, json.dumps(ids), model),
     )
     names = yield Long(_NAMES, (namespace,))
-    return [(note, text) for note, text in texts], [name for (name,) in names]
+    opened = [(note, context.cipher.open(text, note_place(namespace, note))) for note, text in texts]
+    return opened, _opened_names(context, namespace, names)
 
 
 @operation(LONG_WRITE)
-def add_vectors(_context: Context, namespace: str, model: str, vectors: Sequence[tuple[int, bytes]]) -> Steps[None]:
+def add_vectors(context: Context, namespace: str, model: str, vectors: Sequence[tuple[int, bytes]]) -> Steps[None]:
     """Keep the vectors of those notes that are still there."""
     yield Many(
         """INSERT OR REPLACE INTO note_vectors (namespace, note, model, vector)
         SELECT namespace, id, ?, ? FROM notes WHERE namespace = ? AND id = ?""",
-        [(model, vector, namespace, note) for note, vector in vectors],
+        [
+            (model, context.cipher.seal_bytes(vector, note_place(namespace, note)), namespace, note)
+            for note, vector in vectors
+        ],
     )
 
 
 @operation(SNAPSHOT)
-def read_vectors(_context: Context, namespace: str, model: str) -> Steps[tuple[list[tuple[int, bytes]], list[str]]]:
+def read_vectors(context: Context, namespace: str, model: str) -> Steps[tuple[list[tuple[int, bytes]], list[str]]]:
     """All vectors of this model in the namespace, and who speaks there."""
     rows = yield Long("SELECT note, vector FROM note_vectors WHERE namespace = ? AND model = ?", (namespace, model))
     names = yield Long(_NAMES, (namespace,))
-    return [(note, vector) for note, vector in rows], [name for (name,) in names]
+    if context.cipher is not PLAIN:
+        rows = [(note, context.cipher.open_bytes(vector, note_place(namespace, note))) for note, vector in rows]
+    return rows, _opened_names(context, namespace, names)
+
+
+def _opened_names(context: Context, namespace: str, names: Rows) -> list[str]:
+    return context.cipher.open_all([name for (name,) in names], speaker_place(namespace))
