@@ -114,6 +114,15 @@ def test_the_log_is_rotated_by_age_and_by_number_and_keeps_its_last(open_driver,
         driver.run(changes.read_changes("ns", "", 5))
 
 
+def test_with_no_rows_allowed_nothing_is_recorded_and_watching_says_so(open_driver, monkeypatch):
+    monkeypatch.setenv("SCRUBJAY_AUDIT_ROWS", "0")
+    driver = open_driver()
+    driver.run(items.set_item("ns", "k", "1"))
+    assert said(driver) == []
+    with pytest.raises(Conflict, match="SCRUBJAY_AUDIT_ROWS"):
+        driver.run(changes.read_changes("ns", "", None))
+
+
 def test_a_cursor_of_another_store_is_refused(driver):
     with pytest.raises(Conflict, match="read anew"):
         driver.run(changes.read_changes("ns", "", 99))

@@ -48,12 +48,14 @@ def refuse(context: Context, *entries: Entry) -> Steps[None]:
 
 @operation(SNAPSHOT)
 def read_changes(
-    _context: Context, namespace: str, prefix: str, after: int | None, limit: int = MAX_PAGE
+    context: Context, namespace: str, prefix: str, after: int | None, limit: int = MAX_PAGE
 ) -> Steps[tuple[list[Change], int]]:
     """The changes of a namespace after a cursor, and the cursor to go on from; None is the present.
 
     What concerns all keys is seen whatever the prefix.
     """
+    if not context.records:
+        raise Conflict("changes are not recorded here: SCRUBJAY_AUDIT_ROWS is 0; set it to more, or unset it")
     ((first, last),) = yield Long(_BOUNDS, ())
     if after is None or after == last:
         return [], last

@@ -59,6 +59,8 @@ class Context(NamedTuple):
     """For namespaces that have none of their own."""
     cipher: Cipher = PLAIN
     """How values are stored."""
+    records: bool = True
+    """Whether changes are recorded."""
     who: str = "local"
     """Who asks: the name of an api key, or whoever may open the file."""
 

@@ -163,7 +163,7 @@ class Account:
                 _SAVE,
                 (self.namespace, self.keys, self.bytes, self.day, self.writes, *self.own, self.version_floor),
             )
-        if self._entries:
+        if self._entries and self._context.records:
             yield recorded(self._context, self._entries)
 
 

@@ -99,6 +99,7 @@ class SqliteStore(Forkable):
         self._closed = False
         self._secret: str | None = resolve("secret", secret) or None
         self._cipher = PLAIN
+        self._records = resolve("audit_rows") > 0
         self.start_anew()
         try:
             self._prepare()
@@ -165,7 +166,7 @@ class SqliteStore(Forkable):
                 self.commit([job])
 
     def context(self) -> Context:
-        return Context(int(self._clock() * 1000), self.quota, self._cipher)
+        return Context(int(self._clock() * 1000), self.quota, self._cipher, self._records)
 
     def close(self) -> None:
         """Close the connections; SQLite then folds the write-ahead log into the file."""
