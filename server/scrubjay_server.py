@@ -15,11 +15,14 @@ import contextlib
 import functools
 import ipaddress
 import json
+import multiprocessing
 import os
 import re
+import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
@@ -49,6 +52,7 @@ from scrubjay.errors import (
     QuotaExceeded,
     ScrubjayError,
     Unauthenticated,
+    Unavailable,
     ValueTooLarge,
 )
 from scrubjay.meaning import Meaning
@@ -78,6 +82,7 @@ from scrubjay.store.quotas import Account
 from scrubjay.store.sqlite import SWEEP_SECONDS, SqliteStore
 from scrubjay.values import check_total, decode_body, encode
 from scrubjay.version import __version__
+from scrubjay_limits import LimitedProtocol, RequestLimit
 
 T = TypeVar("T")
 
@@ -86,6 +91,8 @@ MAX_BODY_BYTES = 2 * MAX_WRITE_BYTES + 2**20
 KEEP_ALIVE_SECONDS = 75
 BUSY_SECONDS = 4.0
 """How long a write waits for other processes: less than clients wait for their answer."""
+RETRY_SECONDS = "1"
+"""What an answer of 503 asks to wait."""
 SHUTDOWN_SECONDS = 10
 """How long requests in flight may take to finish after SIGTERM."""
 
@@ -108,7 +115,7 @@ class PlainRoute(APIRoute):
         try:
             self._refuse_slashes(scope)
             if self.path not in OPEN_PATHS:
-                scope["reads"], scope["access"] = self._reads, authenticate(request)
+                scope["reads"], scope["access"] = self._reads, admit(request)
                 if scope["access"].read_only and not self._reads:
                     raise Forbidden("this api key may only read; ask for one that may write")
             response = await self.endpoint(request)
@@ -206,6 +213,22 @@ PRIVATE = ("kronvex:", "memstore:")
 """How the namespaces of the other wires begin, of which each api key has its own."""
 NOWHERE = "/"
 """A name that no namespace can have."""
+
+
+def admit(request: Request) -> Access:
+    """What the request may do, if it is not one too many."""
+    limit: RequestLimit | None = request.scope["app"].limit
+    if limit is None:
+        return authenticate(request)
+    address = request.client.host if request.client else ""
+    limit.check(address)  # before the key is looked at: else guessing one would go on, answered or not
+    try:
+        access = authenticate(request)
+    except Unauthenticated:
+        limit.take(address)
+        raise
+    limit.take(address if access is apikeys.EVERYTHING else given_key(request) or "")
+    return access
 
 
 def authenticate(request: Request) -> Access:
@@ -316,7 +339,7 @@ async def read_fields(request: Request, required: str | None, *optional: str) ->
 
 
 def expected_version(request: Request) -> int | None:
-    """If-Match: "3" is version 3; If-None-Match: * is no version at all."""
+    """If-Match: "3" is version 3, * is any; If-None-Match: * is no version at all."""
     match, none_match = request.headers.get("if-match"), request.headers.get("if-none-match")
     if none_match is not None:
         if none_match.strip() != "*" or match is not None:
@@ -324,6 +347,8 @@ def expected_version(request: Request) -> int | None:
         return 0
     if match is None:
         return None
+    if match.strip() == "*":
+        return items.ANY_VERSION
     digits = match.strip().removeprefix("W/").strip('"')
     if not digits.isascii() or not digits.isdigit() or len(digits) > 16:
         raise InvalidInput(f'If-Match takes one version, as the ETag gave it: "3", not {match[:40]!r}')
@@ -363,6 +388,8 @@ def failed(error: ScrubjayError) -> Response:
             headers = quota_headers(error.usage)
         if error.retry_after is not None:
             headers["Retry-After"] = str(error.retry_after)
+    elif isinstance(error, Unavailable):
+        headers["Retry-After"] = RETRY_SECONDS
     return failure(error.status, error.code, error.detail, headers)
 
 
@@ -551,7 +578,7 @@ _IF_MATCH = {
     "name": "If-Match",
     "in": "header",
     "schema": {"type": "string"},
-    "description": 'only over this version: "3"',
+    "description": 'only over this version: "3"; or over any: *',
 }
 _IF_NONE = {
     "name": "If-None-Match",
@@ -568,7 +595,7 @@ _WHY = {
     409: "the stored value is of another kind",
     412: "the stored value has another version",
     413: "too large for one call",
-    429: "no writes left today; Retry-After says when",
+    429: "too many writes today or requests this minute; Retry-After says when",
     503: "the database cannot do it now",
     507: "no storage left",
 }
@@ -601,7 +628,7 @@ def described(
         extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     statuses = {*errors, 400, 503} if "{" in path else set(errors)
     if path not in OPEN_PATHS:
-        statuses |= {401, 403}
+        statuses |= {401, 403, 429}
     return {
         "path": path,
         "openapi_extra": extra,
@@ -718,7 +745,8 @@ async def read_many(request: Request) -> Response:
     keys = (await read_fields(request, "keys"))["keys"]
     if not isinstance(keys, list):
         raise InvalidInput("keys is a list of keys")
-    found = await run(request, items.read_many(namespace, [check_key(key) for key in keys]))
+    check_total(check_key(key) for key in keys)
+    found = await run(request, items.read_many(namespace, keys))
     pairs = ",".join(f"{json.dumps(key)}:{text}" for key, text in found.items())
     return json_response(f'{{"values":{{{pairs}}}}}')
 
@@ -961,6 +989,8 @@ _SECONDS = prometheus_client.Histogram("scrubjay_request_seconds", "Time to answ
 class Service(FastAPI):
     """FastAPI with one layer, this one, in place of its middleware: text, metrics, and errors as JSON."""
 
+    limit: RequestLimit | None = None
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
         if scope["type"] != "http":
@@ -1028,9 +1058,13 @@ def _is_text(scope: Scope) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: Service) -> AsyncIterator[None]:
+    _end_with_parent()
+    if requests := resolve("requests_per_minute"):
+        app.limit = RequestLimit(requests / max(resolve("workers"), 1))  # in each process its share
     quota = Quota(resolve("writes_per_day"), resolve("max_bytes"))
     file = SqliteStore(resolve("path"), durability=resolve("durability"), quota=quota, patience=BUSY_SECONDS)
+    file.name = "the server's database"  # where it lies is nothing that clients need to know
     async with AioStore(file) as store:
         app.state.store = store
         choice = resolve("embedder")
@@ -1042,6 +1076,17 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await sweeper
+
+
+def _end_with_parent() -> None:
+    """A worker whose supervisor was killed would go on, and hold the port, with nobody to stop it."""
+    if parent := multiprocessing.parent_process():
+
+        def watch() -> None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=watch, daemon=True).start()
 
 
 async def _sweep_forever(store: AioStore) -> None:
@@ -1089,6 +1134,7 @@ def serve(arguments: argparse.Namespace) -> int:
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        http=LimitedProtocol,
     )
     try:
         # The file is opened once before anything is promised: a bad path or a newer format is told here,
@@ -1103,6 +1149,8 @@ def serve(arguments: argparse.Namespace) -> int:
         print(f"scrubjay: {error}", file=sys.stderr)
         return 1
     print(banner(listener, first_key), flush=True)
+    # Uvicorn raises the signal that ended it once more; to be asked to end and to end is no failure.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory(prefix="scrubjay-metrics-") as folder:
         if workers > 1:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
@@ -1139,12 +1187,16 @@ def _first_key(store: SqliteStore) -> str | None:
 
 def banner(listener: socket.socket, first_key: str | None) -> str:
     host, port = listener.getsockname()[:2]
+    everywhere = ipaddress.ip_address(host).is_unspecified
+    if everywhere:  # an address to listen on, and none to go to
+        host = "::1" if ":" in host else "127.0.0.1"
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    also = " and at every other address of this machine" if everywhere else ""
     writes, size = resolve("writes_per_day"), resolve("max_bytes")
     allowed = f"{writes:,} writes a day" if writes else "unlimited writes"
     held = f"{size:,} bytes" if size else "unlimited storage"
     key = f"\n  api key  {first_key}   (admin; shown only now: give it as SCRUBJAY_API_KEY)" if first_key else ""
-    return f"""Scrubjay {__version__} is serving at {url}{key}
+    return f"""Scrubjay {__version__} is serving at {url}{also}{key}
   data     {Path(resolve("path")).expanduser()}
   quotas   {allowed} and {held} for each namespace; reads are free
   try      SCRUBJAY_URL={url} scrubjay set my-agent greeting hello
