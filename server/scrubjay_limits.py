@@ -25,8 +25,8 @@ try:
 except ImportError:  # Windows, which has no such limit
     resource = None  # type: ignore[assignment]
 
-MAX_HEAD_BYTES = 32 * 2**10
-"""A request's line and headers; and anything else that comes without being a body, such as trailers."""
+MAX_HEAD_BYTES = 64 * 2**10
+"""A request's line and headers, and whatever else is no body, such as trailers; the parser's own limit for a URL."""
 MAX_CONNECTIONS = 1000
 """Open at once, for each process; beyond that whoever is idle makes room."""
 PATIENCE_SECONDS = 20.0

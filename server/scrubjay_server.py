@@ -26,14 +26,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import prometheus_client
 import prometheus_client.multiprocess
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.responses import PlainTextResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.json_schema import models_json_schema
@@ -44,8 +43,10 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
-from scrubjay.drafts import Draft, Question
+import scrubjay_docs
+from scrubjay.drafts import DAY_SECONDS, Draft, Question
 from scrubjay.errors import (
+    Conflict,
     Forbidden,
     InvalidInput,
     NotFound,
@@ -57,9 +58,14 @@ from scrubjay.errors import (
 )
 from scrubjay.meaning import Meaning
 from scrubjay.names import (
+    MAX_COUNT,
+    MAX_KEY_BYTES,
+    MAX_NAMESPACE_CHARS,
     MAX_NOTES_PAGE,
     MAX_PAGE,
     MAX_RECALL,
+    MAX_SECONDS,
+    MAX_TAGS,
     MAX_WRITE_BYTES,
     check_count,
     check_key,
@@ -85,6 +91,11 @@ from scrubjay.version import __version__
 from scrubjay_limits import LimitedProtocol, RequestLimit
 
 T = TypeVar("T")
+
+NAME_PATTERN = r"^[^/\x00-\x1f\x7f-\x9f]+$"
+"""Of a namespace, for those who read the OpenAPI document."""
+VERSION_PATTERN = r'(W/)?"?[0-9]{1,15}"?'
+"""Of a version as an ETag; a proxy that compresses makes it a weak one."""
 
 MAX_BODY_BYTES = 2 * MAX_WRITE_BYTES + 2**20
 """What one call may write, with room for escapes and the JSON around it."""
@@ -144,7 +155,14 @@ class _KeyConvertor(Convertor[str]):
         return value
 
 
+class _NoteConvertor(_KeyConvertor):
+    """A note's id in a path, which is none of the words that stand in its place."""
+
+    regex = r"(?!(?:recall|context)$)[^/]+"
+
+
 register_url_convertor("key", _KeyConvertor())
+register_url_convertor("note", _NoteConvertor())
 
 
 async def answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
@@ -205,8 +223,8 @@ def missing(request: Request) -> NotFound:
 
 # ---------------------------------------------------------------- who may do what
 
-OPEN_PATHS = ("/health", "/ready")
-"""For probes: they tell nothing about what is stored."""
+OPEN_PATHS = ("/health", "/ready", "/docs")
+"""For probes, and for people who look for the way: they tell nothing about what is stored."""
 READING_POSTS = ("read", "recall", "context", "inject-context")
 """The last part of a path that is posted to and changes nothing."""
 PRIVATE = ("kronvex:", "memstore:")
@@ -300,7 +318,7 @@ def need_admin(request: Request) -> None:
 # ---------------------------------------------------------------- answers
 
 
-def query_count(request: Request, name: str, default: int, *, least: int = 0, most: int = 2**53) -> int:
+def query_count(request: Request, name: str, default: int, *, least: int = 0, most: int = MAX_COUNT) -> int:
     text = request.query_params.get(name)
     if text is None:
         return default
@@ -341,18 +359,22 @@ async def read_fields(request: Request, required: str | None, *optional: str) ->
 def expected_version(request: Request) -> int | None:
     """If-Match: "3" is version 3, * is any; If-None-Match: * is no version at all."""
     match, none_match = request.headers.get("if-match"), request.headers.get("if-none-match")
-    if none_match is not None:
-        if none_match.strip() != "*" or match is not None:
-            raise InvalidInput("a write takes If-None-Match: * (only if there is nothing yet), or If-Match, not both")
-        return 0
-    if match is None:
-        return None
-    if match.strip() == "*":
+    version = None if match is None else _version(match.strip())
+    if none_match is None:
+        return version
+    if none_match.strip() != "*":
+        raise InvalidInput("a write takes If-None-Match: *, which is: only if there is nothing yet")
+    if version is not None:
+        raise Conflict("a value is there or not: If-Match and If-None-Match: * cannot both hold", status=412)
+    return 0
+
+
+def _version(etag: str) -> int:
+    if etag == "*":
         return items.ANY_VERSION
-    digits = match.strip().removeprefix("W/").strip('"')
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 16:
-        raise InvalidInput(f'If-Match takes one version, as the ETag gave it: "3", not {match[:40]!r}')
-    return check_count("If-Match", int(digits))
+    if not re.fullmatch(VERSION_PATTERN, etag):
+        raise InvalidInput(f'If-Match takes one version, as the ETag gave it: "3", not {etag[:40]!r}')
+    return int(etag.removeprefix("W/").strip('"'))
 
 
 def json_response(data: Any, *, headers: Mapping[str, str] | None = None) -> Response:
@@ -482,6 +504,16 @@ class StatusBody(BaseModel):
     version: str
 
 
+# The rules of names.py, as far as a schema can say them: it counts characters and not bytes.
+Label = Annotated[str, Field(min_length=1, max_length=MAX_KEY_BYTES)]
+Tags = Annotated[list[Label], Field(max_length=MAX_TAGS)]
+Content = Annotated[str, Field(pattern=r"\S")]
+Seconds = Annotated[float | None, Field(gt=0, le=MAX_SECONDS, description="seconds")]
+Days = Annotated[float | None, Field(gt=0, le=MAX_SECONDS / DAY_SECONDS)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAMESPACE_CHARS, pattern=NAME_PATTERN)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
 class Strict(BaseModel):
     """What is sent: a field that nobody reads is refused."""
 
@@ -490,30 +522,28 @@ class Strict(BaseModel):
 
 class SetBody(Strict):
     value: JsonValue = Field(description="any JSON; null deletes")
-    ttl: float | None = Field(None, description="seconds", gt=0)
+    ttl: Seconds = None
 
 
 class UpdateBody(Strict):
-    values: dict[str, JsonValue] = Field(description="null deletes")
+    values: dict[Label, JsonValue] = Field(description="null deletes")
 
 
-_ONCE = Field(
-    None, description="an id of the sender's own: sent again with it, this does not happen twice", max_length=512
-)
+_ONCE = Field(None, description="an id of the sender's own: sent again with it, this does not happen twice")
 
 
 class AppendBody(Strict):
     items: list[JsonValue]
-    once: str | None = _ONCE
+    once: Label | None = _ONCE
 
 
 class IncrBody(Strict):
     by: float = 1
-    once: str | None = _ONCE
+    once: Label | None = _ONCE
 
 
 class ReadBody(Strict):
-    keys: list[str]
+    keys: list[Label]
 
 
 class NoteBody(BaseModel):
@@ -540,12 +570,16 @@ class ContextBody(BaseModel):
 
 
 class RememberBody(Strict):
-    content: str
-    type: str | None = None
-    tags: list[str] | None = None
-    session: str | None = None
-    ttl: float | None = Field(None, description="seconds", gt=0)
-    ttl_days: float | None = Field(None, gt=0)
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"properties": {unit: {"type": "null"}}} for unit in ("ttl", "ttl_days")]}
+    )
+
+    content: Content
+    type: Label | None = None
+    tags: Tags | None = None
+    session: Label | None = None
+    ttl: Seconds = None
+    ttl_days: Days = None
     pinned: bool = Field(default=False, description="never expires")
     metadata: dict[str, JsonValue] | None = None
 
@@ -553,37 +587,39 @@ class RememberBody(Strict):
 class RecallBody(Strict):
     query: str
     limit: int = Field(5, ge=1, le=MAX_RECALL)
-    type: str | None = None
-    tags: list[str] | None = Field(None, description="all of them")
-    session: str | None = None
+    type: Label | None = None
+    tags: Tags | None = Field(None, description="all of them")
+    session: Label | None = None
     threshold: float | None = Field(None, description="the least score, from 0 to 1")
     ranking: Literal["relevance", "confidence"] | None = None
 
 
 class InjectBody(RecallBody):
     limit: int = Field(8, ge=1, le=MAX_RECALL)
-    max_tokens: int = Field(400, ge=0)
+    max_tokens: Count = 400
 
 
 class QuotaBody(Strict):
-    writes_per_day: int | None = Field(None, ge=0, description="0 = no limit, null = the server's default")
-    max_bytes: int | None = Field(None, ge=0, description="0 = no limit, null = the server's default")
+    writes_per_day: Count | None = Field(None, description="0 = no limit, null = the server's default")
+    max_bytes: Count | None = Field(None, description="0 = no limit, null = the server's default")
 
 
+LABEL: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": MAX_KEY_BYTES}
 _NAMES: dict[str, dict[str, Any]] = {
-    "namespace": {"minLength": 1, "maxLength": 128, "pattern": r"^[^/\x00-\x1f\x7f-\x9f]+$"},
-    "key": {"minLength": 1, "maxLength": 512},
+    "namespace": {"minLength": 1, "maxLength": MAX_NAMESPACE_CHARS, "pattern": NAME_PATTERN},
+    "key": LABEL,
+    "agent": LABEL,
 }
 _IF_MATCH = {
     "name": "If-Match",
     "in": "header",
-    "schema": {"type": "string"},
+    "schema": {"type": "string", "pattern": rf"^(\*|{VERSION_PATTERN})$"},
     "description": 'only over this version: "3"; or over any: *',
 }
 _IF_NONE = {
     "name": "If-None-Match",
     "in": "header",
-    "schema": {"type": "string"},
+    "schema": {"type": "string", "enum": ["*"]},
     "description": "*: only if there is nothing yet",
 }
 _WHY = {
@@ -596,8 +632,13 @@ _WHY = {
     412: "the stored value has another version",
     413: "too large for one call",
     429: "too many writes today or requests this minute; Retry-After says when",
+    431: "the address or the headers are too long",
     503: "the database cannot do it now",
     507: "no storage left",
+}
+_SECURITY = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "an api key; not needed while there are none"},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same, in another header"},
 }
 WRITES = (413, 429, 503, 507)
 _bodies: set[type[BaseModel]] = set()
@@ -608,8 +649,10 @@ def described(
     *errors: int,
     body: type[BaseModel] | None = None,
     query: Mapping[str, dict[str, Any]] | None = None,
+    required: tuple[str, ...] = (),
     headers: tuple[dict[str, Any], ...] = (),
     bare: bool = False,
+    text: bool = False,
 ) -> dict[str, Any]:
     """What FastAPI cannot see in a plain route: its parameters, its body, and every status it answers."""
     extra: dict[str, Any] = {
@@ -618,25 +661,29 @@ def described(
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string", **_NAMES.get(name, {})}}
                 for name in re.findall(r"{(\w+)", path)
             ),
-            *({"name": name, "in": "query", "schema": schema} for name, schema in (query or {}).items()),
+            *(
+                {"name": name, "in": "query", "required": name in required, "schema": schema}
+                for name, schema in (query or {}).items()
+            ),
             *headers,
         ]
     }
     if body:
         _bodies.add(body)
         schema = {"$ref": f"#/components/schemas/{body.__name__}"}
-        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-    statuses = {*errors, 400, 503} if "{" in path else set(errors)
+        needed = any(field.is_required() for field in body.model_fields.values())
+        extra["requestBody"] = {"required": needed, "content": {"application/json": {"schema": schema}}}
+    statuses = {*errors, 400, 431, 503} if "{" in path else {*errors, 431}
     if path not in OPEN_PATHS:
         statuses |= {401, 403, 429}
-    return {
-        "path": path,
-        "openapi_extra": extra,
-        "responses": {
-            status: {"description": _WHY[status], **({} if status == 304 or bare else {"model": ErrorBody})}
-            for status in sorted(statuses)
-        },
+        extra["security"] = [{name: []} for name in _SECURITY]
+    responses: dict[int | str, Any] = {
+        status: {"description": _WHY[status], **({} if status == 304 or bare else {"model": ErrorBody})}
+        for status in sorted(statuses)
     }
+    if text:
+        responses[200] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    return {"path": path, "openapi_extra": extra, "responses": responses}
 
 
 # ---------------------------------------------------------------- /v1
@@ -672,12 +719,11 @@ async def head_item(request: Request) -> Response:
 async def set_item(request: Request) -> Response:
     """Store any JSON value; null deletes."""
     namespace, key = names(request)
-    expected = expected_version(request)
     fields = await read_fields(request, "value", "ttl")
     ttl = check_ttl(fields.get("ttl"))
     value = fields["value"]
     text = None if value is None else encode(value)
-    version, account = await run(request, items.set_item(namespace, key, text, ttl, expected))
+    version, account = await run(request, items.set_item(namespace, key, text, ttl, expected_version(request)))
     return written(f'{{"version":{version}}}', account, version)
 
 
@@ -692,7 +738,7 @@ async def delete_item(request: Request) -> Response:
     return Response(status_code=204, headers=headers)
 
 
-_TEXT = {"type": "string"}
+_TEXT = {"type": "string", "maxLength": MAX_KEY_BYTES}
 
 
 @v1.get(
@@ -769,7 +815,7 @@ async def append_items(request: Request) -> Response:
 
 
 @v1.get(
-    **described(_LIST, 409, query={"tail": {"type": "integer", "minimum": 0, "default": 100}}),
+    **described(_LIST, 409, query={"tail": {"type": "integer", "minimum": 0, "maximum": MAX_COUNT, "default": 100}}),
     response_model=ItemsBody,
 )
 async def read_tail(request: Request) -> Response:
@@ -808,9 +854,9 @@ async def remember(request: Request) -> Response:
     **described(
         _NOTES,
         query={
-            "type": _TEXT,
-            "tag": {"type": "array", "items": _TEXT},
-            "session": _TEXT,
+            "type": LABEL,
+            "tag": {"type": "array", "items": LABEL, "maxItems": MAX_TAGS},
+            "session": LABEL,
             "after": _TEXT,
             "limit": {"type": "integer", "minimum": 1, "maximum": MAX_NOTES_PAGE, "default": 100},
         },
@@ -824,7 +870,7 @@ async def list_notes(request: Request) -> Response:
         check_label("type", query.get("type")),
         check_tags(query.getlist("tag")),
         check_label("session", query.get("session")),
-        query.get("after", ""),
+        check_label("after", query.get("after") or None) or "",
         query_count(request, "limit", 100, least=1, most=MAX_NOTES_PAGE),
     )
     found = await run(request, notes.list_notes(namespace_of(request), *which))
@@ -855,7 +901,7 @@ async def inject_context(request: Request) -> Response:
     return json_response({"context": as_context(found, max_tokens)})
 
 
-@v1.delete(**described(f"{_NOTES}/{{key}}", 404), status_code=204, response_model=None)
+@v1.delete(**described(f"{_NOTES}/{{key:note}}", 404), status_code=204, response_model=None)
 async def forget(request: Request) -> Response:
     """Erase a note for good; this is never counted as a write."""
     namespace, note_id = names(request)
@@ -914,10 +960,19 @@ class ApiKeysBody(BaseModel):
 
 
 class IssueBody(Strict):
-    name: str
-    namespaces: list[str] = Field(["*"], description="patterns, such as support-*")
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"properties": {"admin": {"const": False}}},
+                {"properties": {"read_only": {"const": False}, "namespaces": {"const": ["*"]}}},
+            ]
+        }
+    )
+
+    name: Name
+    namespaces: list[Name] = Field(["*"], description="patterns, such as support-*", min_length=1)
     read_only: bool = False
-    admin: bool = False
+    admin: bool = Field(default=False, description="has every namespace, and may write")
 
 
 class IssuedBody(ApiKeyBody):
@@ -966,7 +1021,7 @@ async def ready(request: Request) -> Response:
     return json_response({"status": "ready", "version": __version__})
 
 
-@v1.get(**described("/metrics"), response_class=PlainTextResponse)
+@v1.get(**described("/metrics", text=True), response_class=Response)
 async def metrics(_request: Request) -> Response:
     """For Prometheus."""
     registry = _REGISTRY
@@ -974,6 +1029,13 @@ async def metrics(_request: Request) -> Response:
         registry = prometheus_client.CollectorRegistry()
         prometheus_client.multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return Response(prometheus_client.generate_latest(registry), media_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+@v1.get("/docs", include_in_schema=False)
+async def docs(request: Request) -> Response:
+    """The whole API, to read in a browser."""
+    headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    return Response(request.app.docs, media_type="text/html", headers=headers)
 
 
 # ---------------------------------------------------------------- the application
@@ -1023,6 +1085,10 @@ class Service(FastAPI):
         matching = [route for route in self.router.routes if route.matches(scope)[0] is not Match.NONE]
         return {method for route in matching for method in getattr(route, "methods", None) or ()}
 
+    @functools.cached_property
+    def docs(self) -> str:
+        return scrubjay_docs.page(self.openapi())
+
     def openapi(self) -> dict[str, Any]:
         """FastAPI's document, with the bodies that plain routes read themselves."""
         if not self.openapi_schema:
@@ -1030,6 +1096,7 @@ class Service(FastAPI):
             models: list[Any] = [(body, "validation") for body in sorted(_bodies, key=lambda body: body.__name__)]
             _, bodies = models_json_schema(models, ref_template="#/components/schemas/{model}")
             document["components"]["schemas"] |= bodies["$defs"]
+            document["components"]["securitySchemes"] = _SECURITY
         return self.openapi_schema or {}
 
 
@@ -1106,6 +1173,8 @@ def create_app() -> FastAPI:
         summary="Memory for agents that survives.",
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
     )
     # Matched in order, so the hot ones come first.
     app.router.routes[:0] = [*v1.routes, *botwire.routes, *kronvex.routes, *memstore.routes]
@@ -1149,8 +1218,9 @@ def serve(arguments: argparse.Namespace) -> int:
         print(f"scrubjay: {error}", file=sys.stderr)
         return 1
     print(banner(listener, first_key), flush=True)
-    # Uvicorn raises the signal that ended it once more; to be asked to end and to end is no failure.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        # Uvicorn raises the signal that ended it once more; to be asked to end and to end is no failure.
+        signal.signal(ending, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory(prefix="scrubjay-metrics-") as folder:
         if workers > 1:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
