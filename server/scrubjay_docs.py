@@ -7,6 +7,7 @@ own must not do, and cannot do offline. This one needs no script and no other fi
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -77,6 +78,6 @@ def _schema(schema: dict[str, Any]) -> str:
     return json.dumps(said, ensure_ascii=False)
 
 
-def _table(rows: list[tuple[str, ...]]) -> str:
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
     cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>\n" if rows else ""
