@@ -7,7 +7,7 @@ SERVER := $(VENV)/.server
 ARGS ?=
 
 .DEFAULT_GOAL := check
-.PHONY: setup serve test test-autogen stress lint types check bench bench-recall format clean
+.PHONY: setup serve test test-autogen stress lint types audit check bench bench-recall format clean
 
 setup: $(READY)
 
@@ -45,7 +45,10 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-check: lint types test
+audit: $(READY)  ## known vulnerabilities in what users install; says so when it cannot look
+	$(BIN)/python tests/audit_dependencies.py
+
+check: lint types test audit
 
 bench: $(READY)  ## side by side with peers, printed as ratios
 	$(BIN)/python benchmarks/run.py $(ARGS)

@@ -11,13 +11,17 @@ from typing import Any
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from starlette.convertors import Convertor, register_url_convertor
 
 from scrubjay.drafts import Draft, Question
 from scrubjay.errors import InvalidInput, NotFound
 from scrubjay.names import (
+    MAX_COUNT,
+    MAX_KEY_BYTES,
     MAX_NOTES_PAGE,
     MAX_PAGE,
+    MAX_RECALL,
     check_key,
     check_label,
     check_namespace,
@@ -30,9 +34,15 @@ from scrubjay.records import Note, iso
 from scrubjay.store import items, notes
 from scrubjay.values import decode_body, encode
 from scrubjay_server import (
+    LABEL,
     WRITES,
+    Content,
+    Days,
+    Label,
     PlainRoute,
+    Seconds,
     Strict,
+    Tags,
     described,
     failed,
     given_key,
@@ -55,8 +65,8 @@ _KEY = "/memory/{namespace}/{key:key}"
 
 class BotwireBody(Strict):
     value: JsonValue
-    ttl: float | None = Field(None, description="seconds", gt=0)
-    ttl_seconds: float | None = Field(None, gt=0)
+    ttl: Seconds = None
+    ttl_seconds: Seconds = None
 
 
 @botwire.put(**described(_KEY, *WRITES, body=BotwireBody))
@@ -64,10 +74,10 @@ async def botwire_set(request: Request) -> Response:
     """Store a value; its package sends anything but a string as JSON inside a string."""
     namespace, key = namespace_of(request), _botwire_key(request)
     fields = await read_fields(request, "value", "ttl", "ttl_seconds")
-    ttl = check_ttl(fields.get("ttl") or fields.get("ttl_seconds"))
+    ttl, ttl_seconds = check_ttl(fields.get("ttl")), check_ttl(fields.get("ttl_seconds"))
     value = _meant(fields["value"])
     text = None if value is None else encode(value)
-    version, account = await run(request, items.set_item(namespace, key, text, ttl))
+    version, account = await run(request, items.set_item(namespace, key, text, ttl or ttl_seconds))
     return written({"ok": True, "namespace": namespace, "key": key, "version": version}, account)
 
 
@@ -134,44 +144,68 @@ def _meant(value: Any) -> Any:
 
 kronvex = APIRouter(route_class=PlainRoute, tags=["Kronvex's wire"])
 _AGENTS = "/api/v1/agents"
-_AGENT = "/api/v1/agents/{agent:key}"
+_AGENT = "/api/v1/agents/{agent:agent}"
 _TEXT: dict[str, Any] = {"type": "string"}
-_COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
-_LISTED = {"limit": _COUNT, "offset": _COUNT, "session": _TEXT, "session_id": _TEXT, "memory_type": _TEXT}
+_LIMIT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": MAX_COUNT}
+_OFFSET: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_COUNT}
+_LISTED = {"limit": _LIMIT, "offset": _OFFSET, "session_id": LABEL, "memory_type": LABEL}
 CONTEXT_TOKENS = 1000
 """What a context may take; its wire has no word for that."""
 
 
+class _AgentConvertor(Convertor[str]):
+    """An agent's id in a path: slashes may be part of it, but not the name of what it has."""
+
+    regex = r"(?:(?!/(?:remember|recall|inject-context|sessions|memories)(?:/|$))[\s\S])+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("agent", _AgentConvertor())
+
+
 class KronvexAgent(BaseModel):
-    name: str | None = None
-    description: str | None = None
+    name: str | None = Field(None, max_length=MAX_KEY_BYTES)
+    description: str | None = Field(None, max_length=MAX_KEY_BYTES)
 
 
 class KronvexMemory(BaseModel):
-    content: str
-    memory_type: str | None = None
-    session_id: str | None = None
-    tags: list[str] | None = None
-    ttl_days: float | None = Field(None, gt=0)
+    content: Content
+    memory_type: Label | None = None
+    session_id: Label | None = None
+    tags: Tags | None = None
+    ttl_days: Days = None
     pinned: bool = False
     metadata: dict[str, JsonValue] | None = None
 
 
 class KronvexQuestion(BaseModel):
-    query: str | None = Field(None, description="for a context also called message")
-    message: str | None = None
-    limit: int = Field(5, ge=1, description="also called top_k")
-    top_k: int | None = Field(None, ge=1)
+    query: str
+    limit: int = Field(5, ge=1, le=MAX_RECALL, description="also called top_k")
+    top_k: int | None = Field(None, ge=1, le=MAX_RECALL)
     threshold: float | None = None
-    memory_type: str | None = None
-    session_id: str | None = None
-    tags: list[str] | None = None
+    memory_type: Label | None = None
+    session_id: Label | None = None
+    tags: Tags | None = None
+
+
+class KronvexContext(KronvexQuestion):
+    model_config = ConfigDict(
+        json_schema_extra={"required": [], "anyOf": [{"required": ["query"]}, {"required": ["message"]}]}
+    )
+
+    message: str = Field("", description="also called query")
 
 
 @kronvex.post(**described(_AGENTS, 400, *WRITES, body=KronvexAgent))
 async def kronvex_create_agent(request: Request) -> Response:
     fields = await read_object(request)
-    about = {name: check_label(name, fields.get(name) or None) for name in ("name", "description")}
+    given = {name: fields.get(name) for name in ("name", "description")}
+    about = {name: check_label(name, None if text == "" else text) for name, text in given.items()}
     return json_response(await _register(request, uuid.uuid4().hex, about))
 
 
@@ -194,7 +228,7 @@ async def kronvex_remember(request: Request) -> Response:
         tags=fields.get("tags"),
         session=fields.get("session_id"),
         ttl_days=fields.get("ttl_days"),
-        pinned=fields.get("pinned") or False,
+        pinned=fields.get("pinned", False),
         metadata=fields.get("metadata"),
     )
     agent = _agent(request)
@@ -213,11 +247,14 @@ async def kronvex_recall(request: Request) -> Response:
     return json_response({"query": fields["query"], "memories": memories, "results": memories, "total": len(memories)})
 
 
-@kronvex.post(**described(f"{_AGENT}/inject-context", 413, body=KronvexQuestion))
+@kronvex.post(**described(f"{_AGENT}/inject-context", 413, body=KronvexContext))
 async def kronvex_context(request: Request) -> Response:
     """Both as its package reads it (context) and as its server documents it (context_block)."""
     fields = await read_object(request)
-    found = await _kronvex_found(request, fields, fields.get("message", fields.get("query")))
+    asked = [fields[name] for name in ("message", "query") if name in fields]
+    if not asked or not all(isinstance(text, str) for text in asked):
+        raise InvalidInput("message, also called query, is the text to find memories for")
+    found = await _kronvex_found(request, fields, asked[0])
     text = as_context(found, CONTEXT_TOKENS)
     memories = [_kronvex_memory(_agent(request), note) for note in found]
     return json_response({"context": text, "context_block": text, "memories": memories, "memories_used": len(memories)})
@@ -275,7 +312,7 @@ async def kronvex_delete_agent(request: Request) -> Response:
 async def _kronvex_found(request: Request, fields: dict[str, Any], query: Any) -> list[Note]:
     question = Question.check(
         query,
-        limit=fields.get("top_k") or fields.get("limit", 5),
+        limit=fields.get("limit", 5) if fields.get("top_k") is None else fields["top_k"],
         type=fields.get("memory_type"),
         tags=fields.get("tags"),
         session=fields.get("session_id"),
@@ -336,15 +373,18 @@ memstore = APIRouter(route_class=PlainRoute, tags=["Memstore's wire"])
 
 
 _NUMBER: dict[str, Any] = {"type": "number"}
-_ASKED = {"q": _TEXT, "limit": _COUNT, "top_k": _COUNT, "threshold": _NUMBER, "session": _TEXT, "tags": _TEXT}
+_BEST: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": MAX_RECALL}
+_TAGS = {**LABEL, "minLength": 0, "description": "tags=a,b or tags=a&tags=b"}
+_PAGE = {"limit": _LIMIT, "offset": _OFFSET, "session": LABEL, "tags": _TAGS}
+_ASKED = {"q": _TEXT, "limit": _BEST, "top_k": _BEST, "threshold": _NUMBER, "session": LABEL, "tags": _TAGS}
 
 
 class MemstoreMemory(BaseModel):
-    content: str
-    type: str | None = None
-    tags: list[str] | None = None
-    session: str | None = None
-    ttl: float | None = Field(None, description="seconds", gt=0)
+    content: Content
+    type: Label | None = None
+    tags: Tags | None = None
+    session: Label | None = None
+    ttl: Seconds = None
     metadata: dict[str, JsonValue] | None = None
 
 
@@ -363,7 +403,7 @@ async def memstore_remember(request: Request) -> Response:
     return written(_memstore_memory(note), account)
 
 
-@memstore.get(**described("/v1/memory/recall", 400, 503, query=_ASKED))
+@memstore.get(**described("/v1/memory/recall", 400, 503, query=_ASKED, required=("q",)))
 async def memstore_recall(request: Request) -> Response:
     query = request.query_params
     question = Question.check(
@@ -377,7 +417,7 @@ async def memstore_recall(request: Request) -> Response:
     return json_response({"memories": [_memstore_memory(note) for note in found]})
 
 
-@memstore.get(**described("/v1/memory/list", 400, 503, query=_LISTED))
+@memstore.get(**described("/v1/memory/list", 400, 503, query=_PAGE))
 async def memstore_list(request: Request) -> Response:
     which = (None, _memstore_tags(request), check_label("session", request.query_params.get("session")))
     found = await run(request, notes.list_notes(_memstore(request), *which, "", *_page(request)))

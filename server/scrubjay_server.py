@@ -16,6 +16,7 @@ import functools
 import ipaddress
 import json
 import math
+import multiprocessing
 import os
 import re
 import signal
@@ -27,14 +28,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import prometheus_client
 import prometheus_client.multiprocess
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from pydantic.json_schema import models_json_schema
@@ -45,22 +46,29 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
-from scrubjay.drafts import Draft, Question
+import scrubjay_docs
+from scrubjay.drafts import DAY_SECONDS, Draft, Question
 from scrubjay.errors import (
+    Conflict,
     Forbidden,
     InvalidInput,
     NotFound,
     QuotaExceeded,
     ScrubjayError,
     Unauthenticated,
+    Unavailable,
     ValueTooLarge,
 )
 from scrubjay.meaning import Meaning
 from scrubjay.names import (
+    MAX_COUNT,
+    MAX_KEY_BYTES,
+    MAX_NAMESPACE_CHARS,
     MAX_NOTES_PAGE,
     MAX_PAGE,
     MAX_RECALL,
     MAX_SECONDS,
+    MAX_TAGS,
     MAX_WRITE_BYTES,
     check_count,
     check_key,
@@ -84,14 +92,22 @@ from scrubjay.store.quotas import Account
 from scrubjay.store.sqlite import SWEEP_SECONDS, SqliteStore
 from scrubjay.values import check_total, decode_body, encode
 from scrubjay.version import __version__
+from scrubjay_limits import LimitedProtocol, RequestLimit
 
 T = TypeVar("T")
+
+NAME_PATTERN = r"^[^/\x00-\x1f\x7f-\x9f]+$"
+"""Of a namespace, for those who read the OpenAPI document."""
+VERSION_PATTERN = r'(W/)?"?[0-9]{1,15}"?'
+"""Of a version as an ETag; a proxy that compresses makes it a weak one."""
 
 MAX_BODY_BYTES = 2 * MAX_WRITE_BYTES + 2**20
 """What one call may write, with room for escapes and the JSON around it."""
 KEEP_ALIVE_SECONDS = 75
 BUSY_SECONDS = 4.0
 """How long a write waits for other processes: less than clients wait for their answer."""
+RETRY_SECONDS = "1"
+"""What an answer of 503 asks to wait."""
 SHUTDOWN_SECONDS = 10
 """How long requests in flight may take to finish after SIGTERM."""
 
@@ -114,7 +130,7 @@ class PlainRoute(APIRoute):
         try:
             self._refuse_slashes(scope)
             if self.path not in OPEN_PATHS:
-                scope["reads"], scope["access"] = self._reads, authenticate(request)
+                scope["reads"], scope["access"] = self._reads, admit(request)
                 if scope["access"].read_only and not self._reads:
                     raise Forbidden("this api key may only read; ask for one that may write")
             response = await self.endpoint(request)
@@ -145,7 +161,14 @@ class _KeyConvertor(Convertor[str]):
         return value
 
 
+class _NoteConvertor(_KeyConvertor):
+    """A note's id in a path, which is none of the words that stand in its place."""
+
+    regex = r"(?!(?:recall|context)$)[^/]+"
+
+
 register_url_convertor("key", _KeyConvertor())
+register_url_convertor("note", _NoteConvertor())
 
 
 async def answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
@@ -225,14 +248,30 @@ def missing(request: Request) -> NotFound:
 
 # ---------------------------------------------------------------- who may do what
 
-OPEN_PATHS = ("/health", "/ready")
-"""For probes: they tell nothing about what is stored."""
+OPEN_PATHS = ("/health", "/ready", "/docs")
+"""For probes, and for people who look for the way: they tell nothing about what is stored."""
 READING_POSTS = ("read", "recall", "context", "inject-context")
 """The last part of a path that is posted to and changes nothing."""
 PRIVATE = ("kronvex:", "memstore:")
 """How the namespaces of the other wires begin, of which each api key has its own."""
 NOWHERE = "/"
 """A name that no namespace can have."""
+
+
+def admit(request: Request) -> Access:
+    """What the request may do, if it is not one too many."""
+    limit: RequestLimit | None = request.scope["app"].limit
+    if limit is None:
+        return authenticate(request)
+    address = request.client.host if request.client else ""
+    limit.check(address)  # before the key is looked at: else guessing one would go on, answered or not
+    try:
+        access = authenticate(request)
+    except Unauthenticated:
+        limit.take(address)
+        raise
+    limit.take(address if access is apikeys.EVERYTHING else given_key(request) or "")
+    return access
 
 
 def authenticate(request: Request) -> Access:
@@ -410,7 +449,7 @@ class Watchers:
 # ---------------------------------------------------------------- answers
 
 
-def query_count(request: Request, name: str, default: int, *, least: int = 0, most: int = 2**53) -> int:
+def query_count(request: Request, name: str, default: int, *, least: int = 0, most: int = MAX_COUNT) -> int:
     text = request.query_params.get(name)
     if text is None:
         return default
@@ -462,18 +501,24 @@ async def read_fields(request: Request, required: str | None, *optional: str) ->
 
 
 def expected_version(request: Request) -> int | None:
-    """If-Match: "3" is version 3; If-None-Match: * is no version at all."""
+    """If-Match: "3" is version 3, * is any; If-None-Match: * is no version at all."""
     match, none_match = request.headers.get("if-match"), request.headers.get("if-none-match")
-    if none_match is not None:
-        if none_match.strip() != "*" or match is not None:
-            raise InvalidInput("a write takes If-None-Match: * (only if there is nothing yet), or If-Match, not both")
-        return 0
-    if match is None:
-        return None
-    digits = match.strip().removeprefix("W/").strip('"')
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 16:
-        raise InvalidInput(f'If-Match takes one version, as the ETag gave it: "3", not {match[:40]!r}')
-    return check_count("If-Match", int(digits))
+    version = None if match is None else _version(match.strip())
+    if none_match is None:
+        return version
+    if none_match.strip() != "*":
+        raise InvalidInput("a write takes If-None-Match: *, which is: only if there is nothing yet")
+    if version is not None:
+        raise Conflict("a value is there or not: If-Match and If-None-Match: * cannot both hold", status=412)
+    return 0
+
+
+def _version(etag: str) -> int:
+    if etag == "*":
+        return items.ANY_VERSION
+    if not re.fullmatch(VERSION_PATTERN, etag):
+        raise InvalidInput(f'If-Match takes one version, as the ETag gave it: "3", not {etag[:40]!r}')
+    return int(etag.removeprefix("W/").strip('"'))
 
 
 def json_response(data: Any, *, headers: Mapping[str, str] | None = None) -> Response:
@@ -509,6 +554,8 @@ def failed(error: ScrubjayError) -> Response:
             headers = quota_headers(error.usage)
         if error.retry_after is not None:
             headers["Retry-After"] = str(error.retry_after)
+    elif isinstance(error, Unavailable):
+        headers["Retry-After"] = RETRY_SECONDS
     return failure(error.status, error.code, error.detail, headers)
 
 
@@ -621,6 +668,16 @@ class StatusBody(BaseModel):
     version: str
 
 
+# The rules of names.py, as far as a schema can say them: it counts characters and not bytes.
+Label = Annotated[str, Field(min_length=1, max_length=MAX_KEY_BYTES)]
+Tags = Annotated[list[Label], Field(max_length=MAX_TAGS)]
+Content = Annotated[str, Field(pattern=r"\S")]
+Seconds = Annotated[float | None, Field(gt=0, le=MAX_SECONDS, description="seconds")]
+Days = Annotated[float | None, Field(gt=0, le=MAX_SECONDS / DAY_SECONDS)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAMESPACE_CHARS, pattern=NAME_PATTERN)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
 class Strict(BaseModel):
     """What is sent: a field that nobody reads is refused."""
 
@@ -629,30 +686,28 @@ class Strict(BaseModel):
 
 class SetBody(Strict):
     value: JsonValue = Field(description="any JSON; null deletes")
-    ttl: float | None = Field(None, description="seconds", gt=0)
+    ttl: Seconds = None
 
 
 class UpdateBody(Strict):
-    values: dict[str, JsonValue] = Field(description="null deletes")
+    values: dict[Label, JsonValue] = Field(description="null deletes")
 
 
-_ONCE = Field(
-    None, description="an id of the sender's own: sent again with it, this does not happen twice", max_length=512
-)
+_ONCE = Field(None, description="an id of the sender's own: sent again with it, this does not happen twice")
 
 
 class AppendBody(Strict):
     items: list[JsonValue]
-    once: str | None = _ONCE
+    once: Label | None = _ONCE
 
 
 class IncrBody(Strict):
     by: float = 1
-    once: str | None = _ONCE
+    once: Label | None = _ONCE
 
 
 class ReadBody(Strict):
-    keys: list[str]
+    keys: list[Label]
 
 
 class NoteBody(BaseModel):
@@ -679,12 +734,16 @@ class ContextBody(BaseModel):
 
 
 class RememberBody(Strict):
-    content: str
-    type: str | None = None
-    tags: list[str] | None = None
-    session: str | None = None
-    ttl: float | None = Field(None, description="seconds", gt=0)
-    ttl_days: float | None = Field(None, gt=0)
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"properties": {unit: {"type": "null"}}} for unit in ("ttl", "ttl_days")]}
+    )
+
+    content: Content
+    type: Label | None = None
+    tags: Tags | None = None
+    session: Label | None = None
+    ttl: Seconds = None
+    ttl_days: Days = None
     pinned: bool = Field(default=False, description="never expires")
     metadata: dict[str, JsonValue] | None = None
 
@@ -692,37 +751,39 @@ class RememberBody(Strict):
 class RecallBody(Strict):
     query: str
     limit: int = Field(5, ge=1, le=MAX_RECALL)
-    type: str | None = None
-    tags: list[str] | None = Field(None, description="all of them")
-    session: str | None = None
+    type: Label | None = None
+    tags: Tags | None = Field(None, description="all of them")
+    session: Label | None = None
     threshold: float | None = Field(None, description="the least score, from 0 to 1")
     ranking: Literal["relevance", "confidence"] | None = None
 
 
 class InjectBody(RecallBody):
     limit: int = Field(8, ge=1, le=MAX_RECALL)
-    max_tokens: int = Field(400, ge=0)
+    max_tokens: Count = 400
 
 
 class QuotaBody(Strict):
-    writes_per_day: int | None = Field(None, ge=0, description="0 = no limit, null = the server's default")
-    max_bytes: int | None = Field(None, ge=0, description="0 = no limit, null = the server's default")
+    writes_per_day: Count | None = Field(None, description="0 = no limit, null = the server's default")
+    max_bytes: Count | None = Field(None, description="0 = no limit, null = the server's default")
 
 
+LABEL: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": MAX_KEY_BYTES}
 _NAMES: dict[str, dict[str, Any]] = {
-    "namespace": {"minLength": 1, "maxLength": 128, "pattern": r"^[^/\x00-\x1f\x7f-\x9f]+$"},
-    "key": {"minLength": 1, "maxLength": 512},
+    "namespace": {"minLength": 1, "maxLength": MAX_NAMESPACE_CHARS, "pattern": NAME_PATTERN},
+    "key": LABEL,
+    "agent": LABEL,
 }
 _IF_MATCH = {
     "name": "If-Match",
     "in": "header",
-    "schema": {"type": "string"},
-    "description": 'only over this version: "3"',
+    "schema": {"type": "string", "pattern": rf"^(\*|{VERSION_PATTERN})$"},
+    "description": 'only over this version: "3"; or over any: *',
 }
 _IF_NONE = {
     "name": "If-None-Match",
     "in": "header",
-    "schema": {"type": "string"},
+    "schema": {"type": "string", "enum": ["*"]},
     "description": "*: only if there is nothing yet",
 }
 _KEY = {
@@ -741,9 +802,14 @@ _WHY = {
     409: "the stored value is of another kind, or the Idempotency-Key was used for another call",
     412: "the stored value has another version",
     413: "too large for one call",
-    429: "no writes left today; Retry-After says when",
+    429: "too many writes today or requests this minute; Retry-After says when",
+    431: "the address or the headers are too long",
     503: "the database cannot do it now",
     507: "no storage left",
+}
+_SECURITY = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "an api key; not needed while there are none"},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same, in another header"},
 }
 WRITES = (413, 429, 503, 507)
 _bodies: set[type[BaseModel]] = set()
@@ -754,8 +820,10 @@ def described(
     *errors: int,
     body: type[BaseModel] | None = None,
     query: Mapping[str, dict[str, Any]] | None = None,
+    required: tuple[str, ...] = (),
     headers: tuple[dict[str, Any], ...] = (),
     bare: bool = False,
+    text: bool = False,
 ) -> dict[str, Any]:
     """What FastAPI cannot see in a plain route: its parameters, its body, and every status it answers."""
     extra: dict[str, Any] = {
@@ -764,25 +832,29 @@ def described(
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string", **_NAMES.get(name, {})}}
                 for name in re.findall(r"{(\w+)", path)
             ),
-            *({"name": name, "in": "query", "schema": schema} for name, schema in (query or {}).items()),
+            *(
+                {"name": name, "in": "query", "required": name in required, "schema": schema}
+                for name, schema in (query or {}).items()
+            ),
             *headers,
         ]
     }
     if body:
         _bodies.add(body)
         schema = {"$ref": f"#/components/schemas/{body.__name__}"}
-        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-    statuses = {*errors, 400, 503} if "{" in path else set(errors)
+        needed = any(field.is_required() for field in body.model_fields.values())
+        extra["requestBody"] = {"required": needed, "content": {"application/json": {"schema": schema}}}
+    statuses = {*errors, 400, 431, 503} if "{" in path else {*errors, 431}
     if path not in OPEN_PATHS:
-        statuses |= {401, 403}
-    return {
-        "path": path,
-        "openapi_extra": extra,
-        "responses": {
-            status: {"description": _WHY[status], **({} if status == 304 or bare else {"model": ErrorBody})}
-            for status in sorted(statuses)
-        },
+        statuses |= {401, 403, 429}
+        extra["security"] = [{name: []} for name in _SECURITY]
+    responses: dict[int | str, Any] = {
+        status: {"description": _WHY[status], **({} if status == 304 or bare else {"model": ErrorBody})}
+        for status in sorted(statuses)
     }
+    if text:
+        responses[200] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    return {"path": path, "openapi_extra": extra, "responses": responses}
 
 
 # ---------------------------------------------------------------- /v1
@@ -820,12 +892,11 @@ async def head_item(request: Request) -> Response:
 async def set_item(request: Request) -> Response:
     """Store any JSON value; null deletes."""
     namespace, key = names(request)
-    expected = expected_version(request)
     fields = await read_fields(request, "value", "ttl")
     ttl = check_ttl(fields.get("ttl"))
     value = fields["value"]
     text = None if value is None else encode(value)
-    stored = items.set_item(namespace, key, text, ttl, expected)
+    stored = items.set_item(namespace, key, text, ttl, expected_version(request))
     version, account = await run(request, once(stored, namespace, delivery_of(request)))
     return written(f'{{"version":{version}}}', account, version)
 
@@ -842,7 +913,7 @@ async def delete_item(request: Request) -> Response:
     return Response(status_code=204, headers=headers)
 
 
-_TEXT = {"type": "string"}
+_TEXT = {"type": "string", "maxLength": MAX_KEY_BYTES}
 _NUMBER = {"type": "number", "minimum": 0}
 
 
@@ -896,7 +967,8 @@ async def read_many(request: Request) -> Response:
     keys = (await read_fields(request, "keys"))["keys"]
     if not isinstance(keys, list):
         raise InvalidInput("keys is a list of keys")
-    found = await run(request, items.read_many(namespace, [check_key(key) for key in keys]))
+    check_total(check_key(key) for key in keys)
+    found = await run(request, items.read_many(namespace, keys))
     pairs = ",".join(f"{json.dumps(key)}:{text}" for key, text in found.items())
     return json_response(f'{{"values":{{{pairs}}}}}')
 
@@ -919,7 +991,7 @@ async def append_items(request: Request) -> Response:
 
 
 @v1.get(
-    **described(_LIST, 409, query={"tail": {"type": "integer", "minimum": 0, "default": 100}}),
+    **described(_LIST, 409, query={"tail": {"type": "integer", "minimum": 0, "maximum": MAX_COUNT, "default": 100}}),
     response_model=ItemsBody,
 )
 async def read_tail(request: Request) -> Response:
@@ -961,9 +1033,9 @@ async def remember(request: Request) -> Response:
     **described(
         _NOTES,
         query={
-            "type": _TEXT,
-            "tag": {"type": "array", "items": _TEXT},
-            "session": _TEXT,
+            "type": LABEL,
+            "tag": {"type": "array", "items": LABEL, "maxItems": MAX_TAGS},
+            "session": LABEL,
             "after": _TEXT,
             "limit": {"type": "integer", "minimum": 1, "maximum": MAX_NOTES_PAGE, "default": 100},
         },
@@ -977,7 +1049,7 @@ async def list_notes(request: Request) -> Response:
         check_label("type", query.get("type")),
         check_tags(query.getlist("tag")),
         check_label("session", query.get("session")),
-        query.get("after", ""),
+        check_label("after", query.get("after") or None) or "",
         query_count(request, "limit", 100, least=1, most=MAX_NOTES_PAGE),
     )
     found = await run(request, notes.list_notes(namespace_of(request), *which))
@@ -1008,7 +1080,7 @@ async def inject_context(request: Request) -> Response:
     return json_response({"context": as_context(found, max_tokens)})
 
 
-@v1.delete(**described(f"{_NOTES}/{{key}}", 404), status_code=204, response_model=None)
+@v1.delete(**described(f"{_NOTES}/{{key:note}}", 404), status_code=204, response_model=None)
 async def forget(request: Request) -> Response:
     """Erase a note for good; this is never counted as a write."""
     namespace, note_id = names(request)
@@ -1175,10 +1247,19 @@ class ApiKeysBody(BaseModel):
 
 
 class IssueBody(Strict):
-    name: str
-    namespaces: list[str] = Field(["*"], description="patterns, such as support-*")
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"properties": {"admin": {"const": False}}},
+                {"properties": {"read_only": {"const": False}, "namespaces": {"const": ["*"]}}},
+            ]
+        }
+    )
+
+    name: Name
+    namespaces: list[Name] = Field(["*"], description="patterns, such as support-*", min_length=1)
     read_only: bool = False
-    admin: bool = False
+    admin: bool = Field(default=False, description="has every namespace, and may write")
 
 
 class IssuedBody(ApiKeyBody):
@@ -1227,7 +1308,7 @@ async def ready(request: Request) -> Response:
     return json_response({"status": "ready", "version": __version__})
 
 
-@v1.get(**described("/metrics"), response_class=PlainTextResponse)
+@v1.get(**described("/metrics", text=True), response_class=Response)
 async def metrics(_request: Request) -> Response:
     """For Prometheus."""
     registry = _REGISTRY
@@ -1235,6 +1316,13 @@ async def metrics(_request: Request) -> Response:
         registry = prometheus_client.CollectorRegistry()
         prometheus_client.multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return Response(prometheus_client.generate_latest(registry), media_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+@v1.get("/docs", include_in_schema=False)
+async def docs(request: Request) -> Response:
+    """The whole API, to read in a browser."""
+    headers = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    return Response(request.app.docs, media_type="text/html", headers=headers)
 
 
 # ---------------------------------------------------------------- the application
@@ -1249,6 +1337,8 @@ _SECONDS = prometheus_client.Histogram("scrubjay_request_seconds", "Time to answ
 
 class Service(FastAPI):
     """FastAPI with one layer, this one, in place of its middleware: text, metrics, and errors as JSON."""
+
+    limit: RequestLimit | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
@@ -1282,6 +1372,10 @@ class Service(FastAPI):
         matching = [route for route in self.router.routes if route.matches(scope)[0] is not Match.NONE]
         return {method for route in matching for method in getattr(route, "methods", None) or ()}
 
+    @functools.cached_property
+    def docs(self) -> str:
+        return scrubjay_docs.page(self.openapi())
+
     def openapi(self) -> dict[str, Any]:
         """FastAPI's document, with the bodies that plain routes read themselves."""
         if not self.openapi_schema:
@@ -1289,6 +1383,7 @@ class Service(FastAPI):
             models: list[Any] = [(body, "validation") for body in sorted(_bodies, key=lambda body: body.__name__)]
             _, bodies = models_json_schema(models, ref_template="#/components/schemas/{model}")
             document["components"]["schemas"] |= bodies["$defs"]
+            document["components"]["securitySchemes"] = _SECURITY
         return self.openapi_schema or {}
 
 
@@ -1317,9 +1412,13 @@ def _is_text(scope: Scope) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: Service) -> AsyncIterator[None]:
+    _end_with_parent()
+    if requests := resolve("requests_per_minute"):
+        app.limit = RequestLimit(requests / max(resolve("workers"), 1))  # in each process its share
     quota = Quota(resolve("writes_per_day"), resolve("max_bytes"))
     file = SqliteStore(resolve("path"), durability=resolve("durability"), quota=quota, patience=BUSY_SECONDS)
+    file.name = "the server's database"  # where it lies is nothing that clients need to know
     async with AioStore(file) as store:
         app.state.store = store
         choice = resolve("embedder")
@@ -1354,6 +1453,17 @@ def _before_stopping(call: Callable[[], None]) -> None:
         signal.signal(number, stop)
 
 
+def _end_with_parent() -> None:
+    """A worker whose supervisor was killed would go on, and hold the port, with nobody to stop it."""
+    if parent := multiprocessing.parent_process():
+
+        def watch() -> None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+
 async def _sweep_forever(store: AioStore) -> None:
     while True:
         with contextlib.suppress(ScrubjayError):  # a busy moment; the next round does it
@@ -1371,6 +1481,8 @@ def create_app() -> FastAPI:
         summary="Memory for agents that survives.",
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
     )
     # Matched in order, so the hot ones come first.
     app.router.routes[:0] = [*v1.routes, *botwire.routes, *kronvex.routes, *memstore.routes]
@@ -1399,6 +1511,7 @@ def serve(arguments: argparse.Namespace) -> int:
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        http=LimitedProtocol,
     )
     try:
         # The file is opened once before anything is promised: a bad path or a newer format is told here,
@@ -1413,6 +1526,9 @@ def serve(arguments: argparse.Namespace) -> int:
         print(f"scrubjay: {error}", file=sys.stderr)
         return 1
     print(banner(listener, first_key), flush=True)
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        # Uvicorn raises the signal that ended it once more; to be asked to end and to end is no failure.
+        signal.signal(ending, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory(prefix="scrubjay-metrics-") as folder:
         if workers > 1:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
@@ -1449,12 +1565,16 @@ def _first_key(store: SqliteStore) -> str | None:
 
 def banner(listener: socket.socket, first_key: str | None) -> str:
     host, port = listener.getsockname()[:2]
+    everywhere = ipaddress.ip_address(host).is_unspecified
+    if everywhere:  # an address to listen on, and none to go to
+        host = "::1" if ":" in host else "127.0.0.1"
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    also = " and at every other address of this machine" if everywhere else ""
     writes, size = resolve("writes_per_day"), resolve("max_bytes")
     allowed = f"{writes:,} writes a day" if writes else "unlimited writes"
     held = f"{size:,} bytes" if size else "unlimited storage"
     key = f"\n  api key  {first_key}   (admin; shown only now: give it as SCRUBJAY_API_KEY)" if first_key else ""
-    return f"""Scrubjay {__version__} is serving at {url}{key}
+    return f"""Scrubjay {__version__} is serving at {url}{also}{key}
   data     {Path(resolve("path")).expanduser()}
   quotas   {allowed} and {held} for each namespace; reads are free
   try      SCRUBJAY_URL={url} scrubjay set my-agent greeting hello

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,21 @@ class Clock:
         return self.now
 
 
+# What takes twenty seconds by default can be seen in one.
+WITH_LIMITS = """
+import json, sys, scrubjay_limits, scrubjay_server
+vars(scrubjay_limits).update(json.loads(sys.argv[1]))
+raise SystemExit(scrubjay_server.main(sys.argv[2:]))
+"""
+
+
 class Server:
     """`scrubjay serve` as a process of its own."""
 
-    def __init__(self, path: Path, *flags: str, port: int = 0) -> None:
+    def __init__(self, path: Path, *flags: str, port: int = 0, limits: Mapping[str, float] | None = None) -> None:
         self.path = path
-        command = [sys.executable, "-m", "scrubjay.cli", "serve", "--port", str(port), "--path", str(path), *flags]
+        program = ("-c", WITH_LIMITS, json.dumps(limits)) if limits else ("-m", "scrubjay.cli", "serve")
+        command = [sys.executable, *program, "--port", str(port), "--path", str(path), *flags]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
         )
@@ -73,8 +83,8 @@ class Server:
 
 
 @contextmanager
-def serving(path: Path, *flags: str, port: int = 0) -> Iterator[Server]:
-    server = Server(path, *flags, port=port)
+def serving(path: Path, *flags: str, port: int = 0, limits: Mapping[str, float] | None = None) -> Iterator[Server]:
+    server = Server(path, *flags, port=port, limits=limits)
     try:
         yield server
     finally:

@@ -5,7 +5,7 @@
     │  └─ ValueTooLarge              413  split it, or store less
     ├─ NotFound (LookupError)        404  what was named does not exist
     ├─ Conflict                      409  the stored value is not what the call expects (412: its version)
-    ├─ QuotaExceeded                 429  writes used up: wait `retry_after` seconds (507: storage: delete something)
+    ├─ QuotaExceeded                 429  writes or requests used up: wait `retry_after` s (507: storage, delete some)
     ├─ Unauthenticated               401  send an api key
     ├─ Forbidden                     403  send another api key
     ├─ Unavailable                   503  unreachable, timed out, locked, disk full: try again later
@@ -64,7 +64,7 @@ class Conflict(ScrubjayError):
 
 
 class QuotaExceeded(ScrubjayError):
-    """The namespace has used up its writes for today (`retry_after` is set) or its storage (it is None)."""
+    """Too many writes today or requests this minute (`retry_after` is set), or no storage left (it is None)."""
 
     code = "quota_exceeded"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .errors import InvalidInput, ValueTooLarge
@@ -23,6 +23,8 @@ MAX_NOTES_PAGE = 500
 MAX_RECALL = 1000
 """Notes that one recall may return."""
 MAX_TAGS = 64
+MAX_COUNT = 2**53
+"""Above it not every JSON reader tells one whole number from the next."""
 
 # No slash (it separates names in a URL), no control character, and nothing that UTF-8 cannot carry.
 _NAMESPACE = re.compile(rf"[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,{MAX_NAMESPACE_CHARS}}}")
@@ -96,7 +98,7 @@ def check_tags(tags: Any) -> tuple[str, ...]:
     """Each tag once, in the order given."""
     if tags is None:
         return ()
-    if isinstance(tags, str) or not isinstance(tags, Iterable):
+    if isinstance(tags, str | bytes | Mapping) or not isinstance(tags, Iterable):
         raise InvalidInput(f"tags is a list of texts, not {shown(tags)}")
     once = tuple(dict.fromkeys(check_key(tag) for tag in tags))
     if len(once) > MAX_TAGS:
@@ -114,8 +116,10 @@ def check_seconds(name: str, value: Any) -> float:
     return value
 
 
-def check_count(name: str, value: Any, *, least: int = 0, most: int = 2**53) -> int:
-    """A whole number within bounds: versions, limits, quotas."""
+def check_count(name: str, value: Any, *, least: int = 0, most: int = MAX_COUNT) -> int:
+    """A whole number within bounds: versions, limits, quotas. To JSON 3.0 is one, too."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(f"{name} is a whole number, not {shown(value)}")
     if not least <= value <= most:

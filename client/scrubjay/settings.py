@@ -109,6 +109,13 @@ SETTINGS = {
             "what a namespace may hold, such as 50MB; 0 = no limit",
             serve=True,
         ),
+        Setting(
+            "requests_per_minute",
+            0,
+            parse_count,
+            "requests a minute from each api key, or from each address without one; 0 = no limit",
+            serve=True,
+        ),
     )
 }
 

@@ -59,9 +59,9 @@ def decode(text: str) -> Any:
 
 
 def decode_body(body: bytes | str) -> Any:
-    """What someone sent as JSON; NaN and Infinity are not JSON, and neither is what nests without end."""
+    """What someone sent as JSON in UTF-8; NaN and Infinity are not JSON, and neither is what nests without end."""
     try:
-        return json.loads(body, parse_constant=_no_constant)
+        return _strict.decode(body if isinstance(body, str) else body.decode())
     except RecursionError:
         raise InvalidInput(f"the JSON nests deeper than {MAX_DEPTH} levels") from None
     except InvalidInput:
@@ -74,6 +74,20 @@ def decode_body(body: bytes | str) -> Any:
 
 def _no_constant(name: str) -> None:
     raise InvalidInput(f"{name} is not JSON")
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two values under one name Python would keep the last, and lose the other without a word."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"the JSON has the name {shown(twice)} twice in one object; only one of them can be meant")
+    return found
+
+
+# Made once: json.loads makes a decoder for each call with options, which takes longer than a small body does.
+_strict = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_each_once)
 
 
 def _fits(value: Any, depth: int) -> bool:

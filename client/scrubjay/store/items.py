@@ -12,7 +12,7 @@ from scrubjay.records import Item, to_time
 from scrubjay.values import byte_size, decode, encode
 
 from .operation import LONG_WRITE, READ, SNAPSHOT, WRITE, Context, Long, Steps, operation
-from .quotas import Account, drop, open_account
+from .quotas import Account, drop, drop_rows, open_account
 from .sealing import PLAIN, item_place
 
 _FIND = "SELECT version, bytes, length, expires_at, created_at FROM items WHERE namespace = ? AND key = ?"
@@ -33,6 +33,8 @@ ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value, length = excl
 bytes = excluded.bytes, version = excluded.version, created_at = excluded.created_at,
 updated_at = excluded.updated_at, expires_at = excluded.expires_at"""
 _LIVE = "(expires_at IS NULL OR expires_at > ?)"
+ANY_VERSION = -1
+"""What a write expects that only wants something to be there."""
 _CHUNK = 500
 """Keys in one IN (…); SQLite allows 32,766 variables, older ones 999."""
 
@@ -306,7 +308,7 @@ def _write(
         yield from account.charge(size=size - found.bytes)
         version, created_at = found.version + 1, found.created_at
         if found.length is not None:
-            yield "DELETE FROM list_items WHERE namespace = ? AND key = ?", (account.namespace, key)
+            yield from drop_rows(account, key, found.length)
     sealed = context.cipher.seal(text, item_place(account.namespace, key))
     yield (
         _WRITE,
@@ -324,9 +326,11 @@ def _expect_version(key: str, found: Found | None, expected: int | None) -> None
     if expected is None:
         return
     version = found.version if found else 0
-    if version != expected:
-        there = f"is at version {version}" if version else "does not exist"
-        raise Conflict(f"{key!r} {there}, not at version {expected}; read it again and retry", status=412)
+    if version == expected or (version and expected == ANY_VERSION):
+        return
+    there = f"is at version {version}" if version else "does not exist"
+    wanted = "any version" if expected == ANY_VERSION else f"version {expected}"
+    raise Conflict(f"{key!r} {there}, not at {wanted}; read it again and retry", status=412)
 
 
 def _joined(context: Context, rows: list[tuple[Any, ...]], place: str) -> str:

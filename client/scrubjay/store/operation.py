@@ -29,7 +29,7 @@ class Many(NamedTuple):
 
 
 class Long(NamedTuple):
-    """A read that may touch many rows, which a server must not do on its event loop."""
+    """A statement that may touch many rows, which a server must not do on its event loop."""
 
     sql: str
     params: Sequence[Any]

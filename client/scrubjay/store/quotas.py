@@ -10,7 +10,7 @@ from scrubjay.lazy import Lazy
 from scrubjay.records import Usage, to_time
 
 from .changes import Entry, recorded, rotate
-from .operation import LONG_WRITE, READ, WRITE, Context, Quota, Steps, operation
+from .operation import LONG_WRITE, READ, WRITE, Context, Long, Quota, Steps, operation
 
 if TYPE_CHECKING:
     from . import deliveries, note_rows
@@ -22,7 +22,10 @@ DAY = 86_400_000
 """Milliseconds."""
 SWEEP_BATCH = 500
 """Expired items, and notes, removed in one transaction: small enough that no writer waits long."""
+LONG_LIST = 1000
+"""Rows of a list that are removed in less time than a hop to a thread and back is worth."""
 
+_DROP_ROWS = "DELETE FROM list_items WHERE namespace = ? AND key = ?"
 _SELECT = """SELECT keys, bytes, day, writes, writes_per_day, max_bytes, version_floor
 FROM namespaces WHERE namespace = ?"""
 _SAVE = """INSERT INTO namespaces
@@ -115,7 +118,7 @@ class Account:
         self.writes += writes
         self.keys += keys
         self.bytes += size
-        self._changed = True
+        self._changed = self._changed or bool(writes or keys or size)
 
     def _too_many(self, writes: int, limit: int) -> QuotaExceeded:
         wait = max(((self.day + 1) * DAY - self._context.now + 999) // 1000, 1)
@@ -214,11 +217,17 @@ def sweep_into(account: Account, now: int) -> Steps[None]:
         yield from note_rows.erase_note(account, "expire", note_rows.Row._make(row))
 
 
+def drop_rows(account: Account, key: str, length: int) -> Steps[None]:
+    """Remove the rows of a list."""
+    at = (account.namespace, key)
+    yield Long(_DROP_ROWS, at) if length > LONG_LIST else (_DROP_ROWS, at)
+
+
 def drop(account: Account, verb: str, key: str, version: int, size: int, length: int | None) -> Steps[None]:
     """Remove one item for good and take it off the account, which the caller saves."""
     at: tuple[Any, ...] = (account.namespace, key)
     if length is not None:
-        yield "DELETE FROM list_items WHERE namespace = ? AND key = ?", at
+        yield from drop_rows(account, key, length)
     yield "DELETE FROM items WHERE namespace = ? AND key = ?", at
     account.release(keys=1, size=size, version=version)
     account.record(verb, key, size)

@@ -24,7 +24,7 @@ from scrubjay.forks import Forkable
 from scrubjay.settings import resolve
 
 from . import changes, checks, quotas
-from .operation import LONG_WRITE, NO_QUOTA, READ, WRITE, Context, Many, Operation, Quota, Rows, Statement
+from .operation import LONG_WRITE, NO_QUOTA, READ, WRITE, Context, Long, Many, Operation, Quota, Rows, Statement
 from .schema import APPLICATION_ID, MIGRATIONS, VERSION
 from .sealing import PLAIN, Cipher, Keyring, open_ring
 
@@ -91,6 +91,8 @@ class SqliteStore(Forkable):
         if durability not in SYNCHRONOUS:
             raise InvalidInput(f"durability is 'full' or 'fast', not {durability!r}")
         self.path = Path(path).expanduser()
+        self.name = str(self.path)
+        """What messages call it."""
         self.durability = durability
         self.quota = quota
         self._clock = clock
@@ -247,7 +249,7 @@ class SqliteStore(Forkable):
         """SQLite's error as a cause and a fix."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _BUSY:
-            return Unavailable(f"another process has been writing to {self.path} for {self._patience:g} s; try again")
+            return Unavailable(f"another process has been writing to {self.name} for {self._patience:g} s; try again")
         advice = {
             sqlite3.SQLITE_FULL: "the disk is full: free some space; nothing was half-written",
             sqlite3.SQLITE_IOERR: "the disk refuses: it may be full or over a limit; nothing was half-written",
@@ -256,7 +258,7 @@ class SqliteStore(Forkable):
             sqlite3.SQLITE_CORRUPT: "the file is damaged: run `scrubjay doctor`, restore a backup",
             sqlite3.SQLITE_NOTADB: "this is no SQLite file: name another with SCRUBJAY_PATH",
         }.get(code, "run `scrubjay doctor`")
-        return Unavailable(f"{self.path}: {error}; {advice}")
+        return Unavailable(f"{self.name}: {error}; {advice}")
 
     def _write(self, operation: Operation[T]) -> T:
         job = Job(operation)
@@ -445,6 +447,8 @@ def steps_through(
                     raise TooLong
                 connection.executemany(*statement)
                 rows: Rows = []
+            elif type(statement) is Long and most_rows is not math.inf:
+                raise TooLong
             else:
                 rows = execute(*statement).fetchall()
             statement = steps.send(rows)
