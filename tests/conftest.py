@@ -9,7 +9,7 @@ from scrubjay import Memory
 @pytest.fixture(autouse=True)
 def _own_settings(monkeypatch, tmp_path):
     """No test reads or writes what belongs to the developer."""
-    for name in ("URL", "PATH", "DURABILITY", "TIMEOUT", "WRITES_PER_DAY", "MAX_BYTES", "EMBEDDER"):
+    for name in ("URL", "PATH", "DURABILITY", "TIMEOUT", "WRITES_PER_DAY", "MAX_BYTES", "EMBEDDER", "OUTBOX"):
         monkeypatch.delenv(f"SCRUBJAY_{name}", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("HOME", str(tmp_path))

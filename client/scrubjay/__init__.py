@@ -24,7 +24,7 @@ from .errors import (
     ValueTooLarge,
 )
 from .memory import Memory
-from .records import Item, Note, Usage
+from .records import Item, Note, Pending, Usage
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ __all__ = [
     "MissingExtra",
     "NotFound",
     "Note",
+    "Pending",
     "QuotaExceeded",
     "ScrubjayError",
     "Unauthenticated",

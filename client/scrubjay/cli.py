@@ -91,7 +91,7 @@ def remember(arguments: argparse.Namespace) -> int:
         note = memory.remember(
             content, **_filters(arguments), ttl=arguments.ttl, ttl_days=arguments.ttl_days, pinned=arguments.pinned
         )
-    print(note.id)
+    print(note.id if note else "")
     return 0
 
 
@@ -171,6 +171,32 @@ def quota(arguments: argparse.Namespace) -> int:
     }
     with _memory(arguments) as memory:
         print(_usage(memory.set_quota(**changes) if changes else memory.usage()))
+    return 0
+
+
+def pending(arguments: argparse.Namespace) -> int:
+    from .outbox import OutboxFile  # noqa: PLC0415 - only these two need it
+
+    file = OutboxFile(Path(resolve("outbox")).expanduser(), "")
+    if not file.path.exists():
+        return 0
+    try:
+        for server, entries in file.everything().items():
+            for entry in entries:
+                write, state = entry.write, "refused" if entry.refused else "waits"
+                what = f"{write.verb} {json.dumps(write.key)}" if write.key else write.verb
+                print(f"{server}  {write.namespace}  {what}  {entry.age:.0f} s  {state}: {entry.why}")
+            if arguments.drop_refused:
+                file.remove(*(entry.id for entry in entries if entry.refused))
+    finally:
+        file.close()
+    return 0
+
+
+def flush(arguments: argparse.Namespace) -> int:
+    with contextlib.closing(open_backend(url=arguments.url, path=arguments.path, strict=False)) as store:
+        store.adopt()
+        store.flush(None, arguments.timeout)
     return 0
 
 
@@ -270,7 +296,8 @@ def _store(arguments: argparse.Namespace) -> contextlib.closing[Backend]:
 
 
 def _memory(arguments: argparse.Namespace) -> Memory:
-    return Memory(arguments.namespace, url=arguments.url, path=arguments.path)
+    """Whoever types a command wants to see it fail, and not to have it done later."""
+    return Memory(arguments.namespace, url=arguments.url, path=arguments.path, strict=True)
 
 
 def _value(text: str, arguments: argparse.Namespace) -> Any:
@@ -360,6 +387,12 @@ def _parser() -> argparse.ArgumentParser:
     limiter = command("quota", quota, "print or change the limits of a namespace", "namespace")
     for flag, parse in (("--writes-per-day", parse_count), ("--max-bytes", parse_size)):
         limiter.add_argument(flag, type=_limit(parse), metavar="N", help="0 = no limit; default = the server's")
+    command("pending", pending, "list the writes that could not be sent to a server yet").add_argument(
+        "--drop-refused", action="store_true", help="list them, and let go of those that a server refused for good"
+    )
+    command("flush", flush, "send now what waits for the server").add_argument(
+        "--timeout", type=checked(parse_seconds), default=30.0, help="seconds to try (default 30)"
+    )
     keys_ = commands.add_parser("key", help="issue, list and revoke api keys").add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
