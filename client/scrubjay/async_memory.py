@@ -49,6 +49,7 @@ class AsyncMemory:
         timeout: float | None = None,
         api_key: str | None = None,
         strict: bool = False,
+        keep_refused: bool = False,
     ) -> None:
         self._memory = Memory(
             namespace,
@@ -58,6 +59,7 @@ class AsyncMemory:
             timeout=timeout,
             api_key=api_key,
             strict=strict,
+            keep_refused=keep_refused,
         )
         self.namespace = self._memory.namespace
 

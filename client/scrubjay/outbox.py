@@ -273,10 +273,6 @@ class Outbox(Forkable):
         """Whether the server was asked in vain just now, or is being asked: then nobody else needs to wait for it."""
         return None in self._pauses and (self._sending.locked() or not self._is_due(None))
 
-    def check_up(self) -> None:
-        if self.is_down():
-            raise Unavailable(f"{self._cause(None)}; some of what was written waits in {self.path}")
-
     def settle(self, namespace: str) -> None:
         """Send what waits of a namespace, unless that was tried a moment ago."""
         if namespace in self.waiting and not self.is_down() and self._is_due(namespace):
@@ -284,14 +280,25 @@ class Outbox(Forkable):
                 self._send_all(namespace)
 
     @contextlib.contextmanager
-    def held(self, namespace: str) -> Iterator[list[Entry]]:
-        """What waits of a namespace, while this process sends none of it."""
-        self.settle(namespace)
-        with contextlib.nullcontext() if self.is_down() else self._sending:
-            yield self._file.waiting(namespace) if namespace in self.waiting else []
+    def reached(self, namespace: str) -> Iterator[list[Entry]]:
+        """For what needs the server: what it has refused to take of a namespace so far, and nobody sends meanwhile.
+
+        What waits may have happened, so the server's state means nothing before it is sent again.
+        """
+        is_tried = self._sending.locked()
+        with self._sending:
+            if not (is_tried and None in self._pauses):
+                self._send_all(namespace, at_once=True)
+            entries = self.entries(namespace)
+            if entries and None in self._pauses:
+                raise Unavailable(f"{self._cause(None)}; what was written before waits in {self.path}")
+            yield entries
+
+    def entries(self, namespace: str) -> list[Entry]:
+        return self._file.waiting(namespace) if namespace in self.waiting else []
 
     def drop(self, entries: Sequence[Entry]) -> None:
-        """Remove what need not be sent any more; called while it is held."""
+        """Remove what need not be sent any more, while the server is `reached`."""
         self._file.remove(*(entry.id for entry in entries))
         for namespace in {entry.write.namespace for entry in entries}:
             self._check_off(namespace)
@@ -355,9 +362,9 @@ class Outbox(Forkable):
                     return
                 self._changed.wait(self._idle_seconds())
 
-    def _send_all(self, namespace: str) -> None:
+    def _send_all(self, namespace: str, *, at_once: bool = False) -> None:
         """Send what waits of a namespace until nothing does, or something is in the way; under `_sending`."""
-        while self._is_due(None) and self._is_due(namespace):
+        while (at_once or self._is_due(None)) and self._is_due(namespace):
             entries = self._file.waiting(namespace, limit=PAGE)
             if not entries:
                 self._check_off(namespace)

@@ -69,8 +69,7 @@ class OutboxBackend(HttpBackend):
         """What waits was written before, so it is cleared as well."""
         if namespace not in self._outbox.waiting:
             return super().clear(namespace)
-        with self._outbox.held(namespace) as entries:
-            self._outbox.check_up()
+        with self._outbox.reached(namespace) as entries:
             count = super().clear(namespace)
             self._outbox.drop(entries)
         return count
@@ -87,21 +86,19 @@ class OutboxBackend(HttpBackend):
 
     def _in_order(self, namespace: str) -> None:
         """For what needs the server's answer: it must not overtake what was written before."""
-        self._outbox.settle(namespace)
-        if namespace in self._outbox.waiting:
-            waiting = self._outbox.pending(namespace)
-            why = waiting[0].why if waiting else "they are being sent"
-            raise Unavailable(
-                f"{len(waiting)} writes to {namespace!r} wait before this one, which needs the server's answer: {why}"
-            )
+        if namespace not in self._outbox.waiting:
+            return
+        with self._outbox.reached(namespace) as entries:
+            if entries:
+                raise Unavailable(
+                    f"{len(entries)} writes to {namespace!r} wait before this one, which needs an answer:"
+                    f" {entries[0].why}"
+                )
 
     def _may_overtake(self, write: Write) -> bool:
         """Whoever is over a quota must be able to delete, and what nothing that waits is about may go first."""
         keys = deleted_by(write)
-        if not keys:
-            return False
-        with self._outbox.held(write.namespace) as entries:
-            return not self._outbox.is_down() and not keys & touched_by(entries)
+        return bool(keys) and not keys & touched_by(self._outbox.entries(write.namespace))
 
     # ------------------------------------------------------------ reads
 
@@ -137,10 +134,9 @@ class OutboxBackend(HttpBackend):
         ask = super().item
         if namespace not in self._outbox.waiting:
             return ask(namespace, key)
-        with self._outbox.held(namespace) as entries:
+        with self._outbox.reached(namespace) as entries:
             if key in touched_by(entries):
                 raise Unavailable(f"{key!r} waits to be sent, so it has no version yet; get() reads its value")
-            self._outbox.check_up()
             return ask(namespace, key)
 
     def keys(self, namespace: str, prefix: str, after: str) -> list[str]:
@@ -148,8 +144,7 @@ class OutboxBackend(HttpBackend):
         ask = super().keys
         if namespace not in self._outbox.waiting:
             return ask(namespace, prefix, after)
-        with self._outbox.held(namespace) as entries:
-            self._outbox.check_up()
+        with self._outbox.reached(namespace) as entries:
             found = set(page := ask(namespace, prefix, after))
             while len(page) == MAX_PAGE:
                 found |= set(page := ask(namespace, prefix, page[-1]))
@@ -171,13 +166,14 @@ class OutboxBackend(HttpBackend):
         self, namespace: str, keys: Sequence[str], ask: Callable[[list[str]], dict[str, Any]]
     ) -> dict[str, Any]:
         """The values of keys as they will be when everything is sent; `ask` the server only for what it decides."""
-        with self._outbox.held(namespace) as entries:
-            values = {key: overlaid(entries, key, _UNKNOWN) for key in keys}
-            unknown = [key for key, value in values.items() if value is _UNKNOWN]
-            if unknown:
-                self._outbox.check_up()
+        self._outbox.settle(namespace)
+        entries = self._outbox.entries(namespace)
+        values = {key: overlaid(entries, key, _UNKNOWN) for key in keys}
+        unknown = [key for key, value in values.items() if value is _UNKNOWN]
+        if unknown:
+            with self._outbox.reached(namespace) as entries:
                 found = ask(unknown)
-                values |= {key: overlaid(entries, key, found.get(key, MISSING)) for key in unknown}
+            values |= {key: overlaid(entries, key, found.get(key, MISSING)) for key in unknown}
         return values
 
 
