@@ -30,8 +30,10 @@ FIRST_RETRY, LAST_RETRY = 0.2, 15.0
 """Seconds between attempts while the server cannot be reached: doubled from the first to the last."""
 LONGEST_WAIT = 60.0
 """Seconds until a refused write is tried again, whatever the server says: a quota may be raised, a key be fixed."""
-PAGE = 100
-"""Entries that are read at a time."""
+PAGE = 20
+"""Entries that are sent in one go; also the most that a call sends before its own, so that none takes for ever."""
+MOMENT = 0.05
+"""Seconds that a call waits while others send: it slows whoever writes faster than the server takes it."""
 APPLICATION_ID = 0x5C4A4F42
 FORMAT = 1
 _DOWN = (502, 503, 504)
@@ -97,6 +99,7 @@ class OutboxFile(Forkable):
     def __init__(self, path: Path, queue: str) -> None:
         self.path = path
         self._queue = queue
+        self.at = str(path), queue
         self.start_anew()
         self.watch_forks()
 
@@ -114,6 +117,17 @@ class OutboxFile(Forkable):
         else:
             self._lock.release()
 
+    def stamp(self) -> tuple[int, ...] | None:
+        """What changes with the file, at a hundredth of the cost of looking into it; None while there is none."""
+        found: tuple[int, ...] = ()
+        for path in (self.path, Path(f"{self.path}-wal")):
+            try:
+                state = path.stat()
+            except OSError:
+                return found or None
+            found += (state.st_mtime_ns, state.st_size)
+        return found
+
     def add(self, write: Write, delivery: str, why: str) -> None:
         now = int(time.time() * 1000)
         row = (self._queue, *write, delivery, now, why)
@@ -126,8 +140,8 @@ class OutboxFile(Forkable):
             )
             self._run("PRAGMA synchronous = NORMAL")
 
-    def waiting(self, namespace: str, after: int = 0, limit: int = -1) -> list[Entry]:
-        return self._select("refused = 0 AND namespace = ? AND id > ?", (namespace, after), limit)
+    def waiting(self, namespace: str, limit: int = -1) -> list[Entry]:
+        return self._select("refused = 0 AND namespace = ?", (namespace,), limit)
 
     def all(self, namespace: str | None) -> list[Entry]:
         """What waits and what was refused, oldest first."""
@@ -245,7 +259,7 @@ class Outbox(Forkable):
 
     def look(self) -> None:
         """Find what an earlier process has left, and begin to send it."""
-        if not self.path.exists():
+        if self._file.stamp() in (None, _empty.get(self._file.at)):
             return
         with self._changed:
             self.waiting |= self._file.namespaces()
@@ -253,6 +267,7 @@ class Outbox(Forkable):
                 self._start()
             else:
                 self._file.close()
+                _empty[self._file.at] = self._file.stamp()
 
     def add(self, write: Write, why: ScrubjayError | None = None, delivery: str | None = None) -> None:
         """Keep a write; `why` is what just happened to it, and without it there is a pause already."""
@@ -274,10 +289,14 @@ class Outbox(Forkable):
         return None in self._pauses and (self._sending.locked() or not self._is_due(None))
 
     def settle(self, namespace: str) -> None:
-        """Send what waits of a namespace, unless that was tried a moment ago."""
-        if namespace in self.waiting and not self.is_down() and self._is_due(namespace):
-            with self._sending:
-                self._send_all(namespace)
+        """Send some of what waits of a namespace, unless that was tried a moment ago."""
+        if namespace not in self.waiting or self.is_down() or not self._is_due(namespace):
+            return
+        if self._sending.acquire(timeout=MOMENT):
+            try:
+                self._send_some(namespace)
+            finally:
+                self._sending.release()
 
     @contextlib.contextmanager
     def reached(self, namespace: str) -> Iterator[list[Entry]]:
@@ -288,7 +307,8 @@ class Outbox(Forkable):
         is_tried = self._sending.locked()
         with self._sending:
             if not (is_tried and None in self._pauses):
-                self._send_all(namespace, at_once=True)
+                while self._send_some(namespace, at_once=True):
+                    pass
             entries = self.entries(namespace)
             if entries and None in self._pauses:
                 raise Unavailable(f"{self._cause(None)}; what was written before waits in {self.path}")
@@ -350,9 +370,9 @@ class Outbox(Forkable):
             with self._changed:
                 namespaces = sorted(self.waiting)
             try:
-                with self._sending:
-                    for namespace in namespaces:
-                        self._send_all(namespace)
+                for namespace in namespaces:
+                    while self._send_page(namespace):
+                        pass
             except ScrubjayError as error:  # the file: nothing is lost, and nothing can be done but to try again
                 with self._changed:
                     self._pause(None, error)
@@ -362,16 +382,20 @@ class Outbox(Forkable):
                     return
                 self._changed.wait(self._idle_seconds())
 
-    def _send_all(self, namespace: str, *, at_once: bool = False) -> None:
-        """Send what waits of a namespace until nothing does, or something is in the way; under `_sending`."""
-        while (at_once or self._is_due(None)) and self._is_due(namespace):
-            entries = self._file.waiting(namespace, limit=PAGE)
-            if not entries:
-                self._check_off(namespace)
-                return
-            for entry in entries:
-                if not self._send(entry):
-                    return
+    def _send_page(self, namespace: str) -> bool:
+        with self._sending:  # let go of between pages, for those who wait
+            return self._send_some(namespace)
+
+    def _send_some(self, namespace: str, *, at_once: bool = False) -> bool:
+        """Send the first of what waits of a namespace; True when there is more, and nothing in its way."""
+        if not (at_once or self._is_due(None)) or not self._is_due(namespace):
+            return False
+        entries = self._file.waiting(namespace, PAGE)
+        if not all(map(self._send, entries)):
+            return False
+        if len(entries) < PAGE:
+            self._check_off(namespace)
+        return namespace in self.waiting
 
     def _send(self, entry: Entry) -> bool:
         """Whether the next one may follow."""
@@ -477,17 +501,19 @@ def new_id() -> str:
     return os.urandom(12).hex()
 
 
-_open: weakref.WeakValueDictionary[tuple[Path, str], Outbox] = weakref.WeakValueDictionary()
+_outboxes: weakref.WeakValueDictionary[tuple[str, str], Outbox] = weakref.WeakValueDictionary()
 _opening = threading.Lock()
+_empty: dict[tuple[str, str], tuple[int, ...] | None] = {}
+"""The stamps of files in which nothing was found, so that a Memory for each request need not look again."""
 
 
 def open_outbox(path: str, url: str, timeout: float, api_key: str | None) -> Outbox:
     """The outbox of this process for a server and an api key; it sends with the time-out of whoever opened it first."""
     digest = blake2b((api_key or "").encode(), digest_size=12).hexdigest()
-    server = HttpBackend(url, timeout, api_key)
-    at = (Path(path).expanduser().absolute(), f"{server.place}#{digest}")
+    at = str(Path(path).expanduser().absolute()), f"{url.rstrip('/')}#{digest}"
     with _opening:
-        outbox = _open.get(at)
+        outbox = _outboxes.get(at)
         if outbox is None:
-            outbox = _open[at] = Outbox(server, OutboxFile(*at))
+            file = OutboxFile(Path(at[0]), at[1])
+            outbox = _outboxes[at] = Outbox(HttpBackend(url, timeout, api_key), file)
     return outbox
