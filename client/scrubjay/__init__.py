@@ -24,7 +24,7 @@ from .errors import (
     ValueTooLarge,
 )
 from .memory import Memory
-from .records import Change, Item, Note, Usage
+from .records import Change, Item, Note, Pending, Usage
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ __all__ = [
     "MissingExtra",
     "NotFound",
     "Note",
+    "Pending",
     "QuotaExceeded",
     "ScrubjayError",
     "Unauthenticated",

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from .forks import Forkable
 from .memory import Memory
-from .records import Change, Item, Note, Usage
+from .records import Change, Item, Note, Pending, Usage
 from .watching import Watch
 
 T = TypeVar("T")
@@ -53,11 +53,22 @@ class AsyncMemory:
         durability: str | None = None,
         timeout: float | None = None,
         api_key: str | None = None,
+        strict: bool = False,
+        keep_refused: bool = False,
     ) -> None:
-        self._memory = Memory(namespace, url=url, path=path, durability=durability, timeout=timeout, api_key=api_key)
+        self._memory = Memory(
+            namespace,
+            url=url,
+            path=path,
+            durability=durability,
+            timeout=timeout,
+            api_key=api_key,
+            strict=strict,
+            keep_refused=keep_refused,
+        )
         self.namespace = self._memory.namespace
 
-    async def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int:
+    async def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int | None:
         return await _on_thread(self._memory.set, key, value, ttl=ttl, if_version=if_version)
 
     async def get(self, key: str, default: Any = None) -> Any:
@@ -66,7 +77,7 @@ class AsyncMemory:
     async def item(self, key: str) -> Item | None:
         return await _on_thread(self._memory.item, key)
 
-    async def delete(self, key: str, *, if_version: int | None = None) -> bool:
+    async def delete(self, key: str, *, if_version: int | None = None) -> bool | None:
         return await _on_thread(self._memory.delete, key, if_version=if_version)
 
     async def contains(self, key: str) -> bool:
@@ -83,7 +94,7 @@ class AsyncMemory:
     async def clear(self) -> int:
         return await _on_thread(self._memory.clear)
 
-    async def append(self, key: str, *items: Any, once: str | None = None) -> int:
+    async def append(self, key: str, *items: Any, once: str | None = None) -> int | None:
         return await _on_thread(self._memory.append, key, *items, once=once)
 
     async def tail(self, key: str, n: int) -> list[Any]:
@@ -109,7 +120,7 @@ class AsyncMemory:
         ttl_days: float | None = None,
         pinned: bool = False,
         metadata: Mapping[str, Any] | None = None,
-    ) -> Note:
+    ) -> Note | None:
         return await _on_thread(
             self._memory.remember,
             content,
@@ -189,6 +200,12 @@ class AsyncMemory:
 
     async def set_quota(self, **limits: int | None) -> Usage:
         return await _on_thread(self._memory.set_quota, **limits)
+
+    async def pending(self) -> list[Pending]:
+        return await _on_thread(self._memory.pending)
+
+    async def flush(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - it is the outbox that gives up
+        await _on_thread(self._memory.flush, timeout)
 
     async def namespaces(self) -> list[str]:
         return await _on_thread(self._memory.namespaces)

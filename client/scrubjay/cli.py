@@ -94,7 +94,7 @@ def remember(arguments: argparse.Namespace) -> int:
         note = memory.remember(
             content, **_filters(arguments), ttl=arguments.ttl, ttl_days=arguments.ttl_days, pinned=arguments.pinned
         )
-    print(note.id)
+    print(note.id if note else "")
     return 0
 
 
@@ -242,6 +242,32 @@ def quota(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def pending(arguments: argparse.Namespace) -> int:
+    from .outbox import OutboxFile  # noqa: PLC0415 - only these two need it
+
+    file = OutboxFile(Path(resolve("outbox")).expanduser(), "")
+    if not file.path.exists():
+        return 0
+    try:
+        for server, entries in file.everything().items():
+            for entry in entries:
+                write, state = entry.write, "refused" if entry.refused else "waits"
+                what = f"{write.verb} {json.dumps(write.key)}" if write.key else write.verb
+                print(f"{server}  {write.namespace}  {what}  {entry.age:.0f} s  {state}: {entry.why}")
+            if arguments.drop_refused:
+                file.remove(*(entry.id for entry in entries if entry.refused))
+    finally:
+        file.close()
+    return 0
+
+
+def flush(arguments: argparse.Namespace) -> int:
+    with contextlib.closing(open_backend(url=arguments.url, path=arguments.path, strict=False)) as store:
+        store.adopt()
+        store.flush(None, arguments.timeout)
+    return 0
+
+
 def key_issue(arguments: argparse.Namespace) -> int:
     """Shown once: it is stored nowhere."""
     patterns = tuple(arguments.namespaces or ["*"])
@@ -338,7 +364,8 @@ def _store(arguments: argparse.Namespace) -> contextlib.closing[Backend]:
 
 
 def _memory(arguments: argparse.Namespace) -> Memory:
-    return Memory(arguments.namespace, url=arguments.url, path=arguments.path)
+    """Whoever types a command wants to see it fail, and not to have it done later."""
+    return Memory(arguments.namespace, url=arguments.url, path=arguments.path, strict=True)
 
 
 def _value(text: str, arguments: argparse.Namespace) -> Any:
@@ -428,9 +455,23 @@ def _parser() -> argparse.ArgumentParser:
     limiter = command("quota", quota, "print or change the limits of a namespace", "namespace")
     for flag, parse in (("--writes-per-day", parse_count), ("--max-bytes", parse_size)):
         limiter.add_argument(flag, type=_limit(parse), metavar="N", help="0 = no limit; default = the server's")
-    keys_ = commands.add_parser("key", help="issue, list and revoke api keys").add_subparsers(
-        title="commands", metavar="COMMAND", required=True
+    command("pending", pending, "list the writes that could not be sent to a server yet").add_argument(
+        "--drop-refused", action="store_true", help="list them, and let go of those that a server refused for good"
     )
+    command("flush", flush, "send now what waits for the server").add_argument(
+        "--timeout", type=checked(parse_seconds), default=30.0, help="seconds to try (default 30)"
+    )
+    keys_ = commands.add_parser("key", help="issue, list and revoke api keys")
+    _add_key_commands(keys_.add_subparsers(title="commands", metavar="COMMAND", required=True), where)
+    _add_log_commands(command)
+    command("encrypt", encrypt, "seal all values under SCRUBJAY_SECRET, or change it to SCRUBJAY_NEW_SECRET")
+    command("decrypt", decrypt, "store values as they are again")
+    command("compact", compact, "write the file anew: smaller, and without a trace of what was erased")
+    command("doctor", doctor, "check the file, and the server if there is one")
+    return parser
+
+
+def _add_key_commands(keys_: Any, where: argparse.ArgumentParser) -> None:
     issuer = keys_.add_parser("issue", parents=[where], help="issue an api key and print it once")
     issuer.add_argument("--name", default="unnamed", help="who it is for")
     issuer.add_argument("--namespaces", action="append", metavar="PATTERN", help="such as 'support-*'; may be repeated")
@@ -442,6 +483,8 @@ def _parser() -> argparse.ArgumentParser:
     revoker.add_argument("id", metavar="ID")
     revoker.set_defaults(run=key_revoke)
 
+
+def _add_log_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     watcher = command("watch", watch, "print changes as they happen", "namespace")
     watcher.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only keys that start with it")
     watcher.add_argument("--after", type=checked(parse_count), metavar="ID", help="go on after this change")
@@ -450,11 +493,6 @@ def _parser() -> argparse.ArgumentParser:
     auditor.add_argument("--namespace", help="only this one")
     auditor.add_argument("--since", type=checked(_moment), default=0.0, help="a day, a time (UTC), or an age: 24h, 7d")
     auditor.add_argument("--json", action="store_true", help="one JSON object a line")
-    command("encrypt", encrypt, "seal all values under SCRUBJAY_SECRET, or change it to SCRUBJAY_NEW_SECRET")
-    command("decrypt", decrypt, "store values as they are again")
-    command("compact", compact, "write the file anew: smaller, and without a trace of what was erased")
-    command("doctor", doctor, "check the file, and the server if there is one")
-    return parser
 
 
 def _add_note_commands(command: Callable[..., argparse.ArgumentParser]) -> None:

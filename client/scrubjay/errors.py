@@ -114,4 +114,4 @@ def from_wire(code: str, detail: str, status: int, retry_after: str | None = Non
         return QuotaExceeded(detail, retry_after=wait if status == 429 else None)
     if code in _BY_CODE:
         return _BY_CODE[code](detail, status=status)
-    return Unavailable(detail) if status >= 500 else ScrubjayError(detail, status=status)
+    return (Unavailable if status >= 500 else ScrubjayError)(detail, status=status)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from .backends import MISSING
 from .drafts import Draft, Question
 from .errors import NotFound, ScrubjayError, Unavailable, from_wire
 from .names import MAX_NOTES_PAGE, MAX_PAGE, check_header
-from .records import ApiKey, Change, Item, Note, Usage
+from .records import ApiKey, Change, Item, Note, Pending, Usage
 from .version import __version__
 from .wire import Answer, NoAnswer, open_wire
 
@@ -22,8 +22,38 @@ _HEADERS = {
 }
 
 
+_ROUTES = {
+    "set": ("PUT", "/items/"),
+    "delete": ("DELETE", "/items/"),
+    "update": ("PATCH", "/items"),
+    "append": ("POST", "/lists/"),
+    "remember": ("POST", "/notes"),
+}
+SHORTEST_TTL = 0.001
+"""Seconds that are left of a time to live that ended on the way."""
+
+
+class Write(NamedTuple):
+    """A write that makes sense without its answer, so that it may be sent later, or again."""
+
+    verb: str
+    namespace: str
+    key: str
+    body: str = ""
+    """A JSON object, without the time to live."""
+    ttl: float | None = None
+
+    def request(self, age: float = 0.0) -> tuple[str, str, str]:
+        """Method, path and body, this many seconds after it was written: its time to live has begun."""
+        method, route = _ROUTES[self.verb]
+        body = self.body
+        if self.ttl is not None:
+            body = f'{body[:-1]},"ttl":{json.dumps(max(self.ttl - age, SHORTEST_TTL))}}}'
+        return method, f"{_root(self.namespace)}{route}{quote(self.key, safe='')}", body
+
+
 class HttpBackend:
-    """A server, over kept-alive connections."""
+    """A server, over kept-alive connections. What it cannot do now is raised; the outbox builds on it."""
 
     def __init__(self, url: str, timeout: float, api_key: str | None = None) -> None:
         self.place = url.rstrip("/")
@@ -48,12 +78,16 @@ class HttpBackend:
             return answer.status == 200
         return self._find("GET", _item(namespace, key)) is not None  # a HEAD cannot say why it failed
 
-    def set(self, namespace: str, key: str, text: str, ttl: float | None, if_version: int | None) -> int:
-        body = f'{{"value":{text}}}' if ttl is None else f'{{"value":{text},"ttl":{json.dumps(ttl)}}}'
-        return int(self._call("PUT", _item(namespace, key), body, _if_match(if_version))["version"])
+    def set(self, namespace: str, key: str, text: str, ttl: float | None, if_version: int | None) -> int | None:
+        answer = self.write(Write("set", namespace, key, f'{{"value":{text}}}', ttl), _if_match(if_version))
+        return None if answer is None else int(answer["version"])
 
-    def delete(self, namespace: str, key: str, if_version: int | None) -> bool:
-        return self._find("DELETE", _item(namespace, key), headers=_if_match(if_version)) is not None
+    def delete(self, namespace: str, key: str, if_version: int | None) -> bool | None:
+        try:
+            answer = self.write(Write("delete", namespace, key), _if_match(if_version))
+        except NotFound:
+            return False
+        return None if answer is None else True
 
     def keys(self, namespace: str, prefix: str, after: str) -> list[str]:
         query = urlencode({"prefix": prefix, "after": after, "limit": MAX_PAGE})
@@ -62,9 +96,10 @@ class HttpBackend:
     def clear(self, namespace: str) -> int:
         return int(self._call("DELETE", _root(namespace))["deleted"])
 
-    def append(self, namespace: str, key: str, texts: Sequence[str], once: str | None) -> int:
+    def append(self, namespace: str, key: str, texts: Sequence[str], once: str | None) -> int | None:
         body = f'{{"items":[{",".join(texts)}],"once":{json.dumps(once)}}}'
-        return int(self._call("POST", f"{_root(namespace)}/lists/{quote(key, safe='')}", body)["length"])
+        answer = self.write(Write("append", namespace, key, body))
+        return None if answer is None else int(answer["length"])
 
     def tail(self, namespace: str, key: str, count: int) -> list[Any]:
         return list(self._call("GET", f"{_root(namespace)}/lists/{quote(key, safe='')}?tail={count}")["items"])
@@ -78,10 +113,12 @@ class HttpBackend:
 
     def update(self, namespace: str, texts: Mapping[str, str | None]) -> None:
         pairs = (f"{json.dumps(key)}:{'null' if text is None else text}" for key, text in texts.items())
-        self._call("PATCH", f"{_root(namespace)}/items", f'{{"values":{{{",".join(pairs)}}}}}')
+        self.write(Write("update", namespace, "", f'{{"values":{{{",".join(pairs)}}}}}'))
 
-    def remember(self, namespace: str, draft: Draft) -> Note:
-        return Note.from_json(self._call("POST", f"{_root(namespace)}/notes", json.dumps(draft.to_json())))
+    def remember(self, namespace: str, draft: Draft) -> Note | None:
+        body = json.dumps(draft._replace(ttl=None).to_json())
+        answer = self.write(Write("remember", namespace, "", body, draft.ttl))
+        return None if answer is None else Note.from_json(answer)
 
     def recall(self, namespace: str, question: Question) -> list[Note]:
         answer = self._call("POST", f"{_root(namespace)}/notes/recall", json.dumps(question.to_json()))
@@ -127,8 +164,18 @@ class HttpBackend:
     def revoke_apikey(self, identity: str) -> bool:
         return self._find("DELETE", f"/v1/apikeys/{quote(identity, safe='')}") is not None
 
+    def pending(self, namespace: str | None) -> list[Pending]:  # noqa: ARG002 - what cannot be sent is raised
+        return []
+
+    def adopt(self) -> None: ...
+    def flush(self, namespace: str | None, timeout: float) -> None: ...
+
     def close(self) -> None:
         self._wire.close()
+
+    def write(self, write: Write, headers: Mapping[str, str] | None = None, age: float = 0.0) -> Any:
+        """The answer; the outbox gives None for a write that it keeps."""
+        return self._call(*write.request(age), headers)
 
     def health(self) -> dict[str, Any]:
         return {**self._call("GET", "/health"), **self._call("GET", "/ready")}
@@ -150,7 +197,9 @@ class HttpBackend:
         try:
             return json.loads(answer.data)
         except ValueError as error:
-            raise Unavailable(f"{self.place} answered something that is not JSON; is it a Scrubjay server?") from error
+            raise Unavailable(
+                f"{self.place} answered something that is not JSON; is it a Scrubjay server?", status=answer.status
+            ) from error
 
     def _send(
         self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None
@@ -172,7 +221,10 @@ class HttpBackend:
             told = json.loads(answer.data)
             return from_wire(told["code"], told["detail"], answer.status, answer.headers.get("retry-after"))
         except (ValueError, KeyError, TypeError):
-            return Unavailable(f"{self.place} answered {answer.status} without saying why; is it a Scrubjay server?")
+            return Unavailable(
+                f"{self.place} answered {answer.status} without saying why; is it a Scrubjay server?",
+                status=answer.status,
+            )
 
 
 def _root(namespace: str) -> str:

@@ -24,7 +24,7 @@ from .names import (
     shown,
 )
 from .recall.context import as_context
-from .records import Change, Item, Note, Usage
+from .records import Change, Item, Note, Pending, Usage
 from .settings import resolve
 from .values import check_total, encode
 from .watching import Watch
@@ -39,6 +39,9 @@ class Memory:
 
     Without `url` (or SCRUBJAY_URL) it is a file of this user's: no server, no key, nothing to configure.
     With it, the same calls go to a Scrubjay server. Safe to share between threads.
+
+    While that server cannot be reached, what is set, appended, deleted, updated and remembered is kept on disk and
+    sent later, in order and once; those calls then give None. With `strict=True` they raise Unavailable instead.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class Memory:
         durability: str | None = None,
         timeout: float | None = None,
         api_key: str | None = None,
+        strict: bool = False,
+        keep_refused: bool = False,
     ) -> None:
         self.namespace = check_namespace(namespace)
         self._where: dict[str, Any] = {
@@ -58,10 +63,12 @@ class Memory:
             "durability": durability,
             "timeout": timeout,
             "api_key": api_key,
+            "strict": strict,
+            "keep_refused": keep_refused,
         }
         self._backend = open_backend(**self._where)
 
-    def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int:
+    def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int | None:
         """Store any JSON value and return its version; None deletes, which is version 0.
 
         `ttl` is in seconds. `if_version` stores only over that very version (0: only if there is
@@ -72,8 +79,7 @@ class Memory:
         if if_version is not None:
             check_count("if_version", if_version)
         if value is None:
-            self._backend.delete(self.namespace, key, if_version)
-            return 0
+            return None if self._backend.delete(self.namespace, key, if_version) is None else 0
         return self._backend.set(self.namespace, key, encode(value), ttl, if_version)
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -85,8 +91,8 @@ class Memory:
         """The value with its version, times and size."""
         return self._backend.item(self.namespace, check_key(key))
 
-    def delete(self, key: str, *, if_version: int | None = None) -> bool:
-        """Whether it was there."""
+    def delete(self, key: str, *, if_version: int | None = None) -> bool | None:
+        """Whether it was there; None when that is not known yet."""
         if if_version is not None:
             check_count("if_version", if_version)
         return self._backend.delete(self.namespace, check_key(key), if_version)
@@ -112,7 +118,7 @@ class Memory:
         """Delete everything in the namespace, for good; how many items and notes there were."""
         return self._backend.clear(self.namespace)
 
-    def append(self, key: str, *items: Any, once: str | None = None) -> int:
+    def append(self, key: str, *items: Any, once: str | None = None) -> int | None:
         """Add to the end of a list, atomically, at a cost that does not grow with it; its length.
 
         With an id of your own in `once`, sending it again after a lost answer does not append twice.
@@ -166,7 +172,7 @@ class Memory:
         ttl_days: float | None = None,
         pinned: bool = False,
         metadata: Mapping[str, Any] | None = None,
-    ) -> Note:
+    ) -> Note | None:
         """Keep a text that `recall` finds again; the same content once more refreshes the note.
 
         `type` and `tags` are free texts to filter by. Notes of one `session` lend each other context.
@@ -267,6 +273,20 @@ class Memory:
                 check_count(name, limit)
         return self._backend.set_quota(self.namespace, limits)
 
+    def pending(self) -> list[Pending]:
+        """What was written to this namespace and could not be sent yet, oldest first, with the reason.
+
+        Reads see it, but for `item`, `usage`, `recall` and `notes`. Embedded, there is never any.
+        """
+        return self._backend.pending(self.namespace)
+
+    def flush(self, timeout: float = 10.0) -> None:
+        """Return when nothing of this namespace is pending; raise Unavailable, with the reason, if that takes longer.
+
+        What is not sent then is still kept, and sent later.
+        """
+        self._backend.flush(self.namespace, check_seconds("timeout", timeout))
+
     def namespaces(self) -> list[str]:
         """Every namespace in the same store, whether it still holds something or not."""
         return self._backend.namespaces()
@@ -346,8 +366,10 @@ def open_backend(
     durability: str | None = None,
     timeout: float | None = None,
     api_key: str | None = None,
+    strict: bool = True,
+    keep_refused: bool = False,
 ) -> Backend:
-    """The server if there is a URL, else the file."""
+    """The server if there is a URL, else the file. `keep_refused` lets the outbox keep what a quota refuses, too."""
     for name, given in (("url", url), ("path", path), ("durability", durability), ("api_key", api_key)):
         if given is not None and not isinstance(given, str | PathLike):
             raise InvalidInput(f"{name} is text, not {shown(given)}")
@@ -356,6 +378,11 @@ def open_backend(
     server = None if path is not None else resolve("url", url)
     if not server:
         return LocalBackend(fspath(resolve("path", path)), resolve("durability", durability))
-    from .http_backend import HttpBackend  # noqa: PLC0415 - `import scrubjay` stays light
+    address = server, resolve("timeout", timeout), resolve("api_key", api_key)
+    if strict:
+        from .http_backend import HttpBackend  # noqa: PLC0415 - `import scrubjay` stays light
 
-    return HttpBackend(server, resolve("timeout", timeout), resolve("api_key", api_key))
+        return HttpBackend(*address)
+    from .outbox_backend import OutboxBackend  # noqa: PLC0415
+
+    return OutboxBackend(*address, fspath(resolve("outbox")), keep_refused=keep_refused)

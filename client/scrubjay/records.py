@@ -129,6 +129,21 @@ class Change(NamedTuple):
         return cls(**{**data, "at": datetime.fromisoformat(data["at"])})
 
 
+class Pending(NamedTuple):
+    """A write that could not be sent yet."""
+
+    id: int
+    namespace: str
+    verb: str
+    key: str
+    """Empty for an update or a remember."""
+    queued_at: datetime
+    why: str
+    """What stood in its way when it was last tried, or when it was queued."""
+    refused: bool
+    """Whether the server will never take it: it is kept, and not tried again."""
+
+
 class Usage(NamedTuple):
     """What a namespace has used, and what it may use; a limit of 0 is none."""
 

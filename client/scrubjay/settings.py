@@ -50,6 +50,10 @@ def default_path() -> str:
     return str(base / "scrubjay" / "scrubjay.db")
 
 
+def default_outbox() -> str:
+    return str(Path(default_path()).with_name("outbox.db"))
+
+
 class Setting(NamedTuple):
     name: str
     default: Any
@@ -92,6 +96,7 @@ SETTINGS = {
             serve=True,
         ),
         Setting("timeout", 5.0, parse_seconds, "seconds to wait for the server"),
+        Setting("outbox", default_outbox, str, "the file where writes wait while the server cannot be reached"),
         Setting("host", "127.0.0.1", str, "the address to listen on", serve=True),
         Setting("port", 8787, parse_count, "the port to listen on; 0 takes a free one", serve=True),
         Setting("workers", 1, parse_count, "server processes", serve=True),

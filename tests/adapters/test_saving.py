@@ -90,7 +90,10 @@ class LosingAnswers:
 
 
 def test_an_answer_that_was_lost_does_not_double_a_message(server):
-    with closing(LosingAnswers(server.port, losses=3)) as between, Memory("lossy", url=between.url) as memory:
+    with (
+        closing(LosingAnswers(server.port, losses=3)) as between,
+        Memory("lossy", url=between.url, strict=True) as memory,
+    ):
         session = Session(memory, "default")
         for i in range(5):
             session.write(session.appended("log", i))

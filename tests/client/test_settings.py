@@ -49,7 +49,7 @@ def test_arguments_of_the_wrong_kind_are_refused(where):
 
 
 def test_a_server_that_is_not_there_is_unavailable():
-    memory = Memory("ns", url="http://127.0.0.1:9")
+    memory = Memory("ns", url="http://127.0.0.1:9", strict=True)
     for call in (lambda: memory.get("k"), lambda: memory.set("k", 1), memory.keys, lambda: "k" in memory):
         with pytest.raises(Unavailable, match=r"cannot reach.*scrubjay serve"):
             call()

@@ -389,7 +389,7 @@ class SqliteStore(Forkable):
     def _migrate(self, connection: sqlite3.Connection) -> None:
         if self._format(connection) == VERSION and _journal(connection) == "wal":
             return
-        _patiently(connection, "PRAGMA journal_mode = WAL")
+        patiently(connection, "PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
         for migration in MIGRATIONS[self._format(connection) :]:  # another process may have been faster
             for statement in migration:
@@ -482,7 +482,7 @@ def _journal(connection: sqlite3.Connection) -> str:
     return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
 
 
-def _patiently(connection: sqlite3.Connection, statement: str) -> None:
+def patiently(connection: sqlite3.Connection, statement: str) -> None:
     """Switching to WAL fails at once when another process does the same; SQLite's own timeout skips it."""
     give_up_at = time.monotonic() + BUSY_SECONDS
     while True:

@@ -1,0 +1,708 @@
+"""The outbox: what cannot be sent waits on disk, and arrives once, in order, whatever happens in between."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import http.server
+import itertools
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness import Server, clean_environment, fresh_name, serving
+from scrubjay import (
+    AsyncMemory,
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    Memory,
+    QuotaExceeded,
+    Unauthenticated,
+    Unavailable,
+    outbox,
+)
+from scrubjay.cli import main
+from scrubjay.settings import resolve
+from scrubjay.store import apikeys
+from scrubjay.store.sqlite import SqliteStore
+
+FREE = ("--writes-per-day", "0", "--max-bytes", "0", "--durability", "fast")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """The retries of a minute in a second."""
+    for name, seconds in (("FIRST_RETRY", 0.02), ("LAST_RETRY", 0.2), ("LONGEST_WAIT", 0.2)):
+        monkeypatch.setattr(outbox, name, seconds)
+
+
+class Between(http.server.ThreadingHTTPServer):
+    """Stands before a server and does to each request what `mode` says.
+
+    pass: hand it on. lose: hand it on and swallow the answer. refuse: hang up. A number: answer that.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, behind: int) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.behind = behind
+        self.mode: str | int = "pass"
+        self.then: str | int | None = None
+        self.requests: list[str] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def next_mode(self) -> str | int:
+        mode = self.mode
+        if self.then is not None:
+            self.mode, self.then = self.then, None
+        return mode
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_words) -> None: ...
+
+    def handle_request(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.requests.append(f"{self.command} {self.path}")
+        mode = self.server.next_mode()
+        if mode == "refuse":
+            self.close_connection = True
+            return
+        if isinstance(mode, int):
+            self.answer(mode, {}, b"<html>somebody else speaks</html>")
+            return
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=10)
+        connection.request(self.command, self.path, body, dict(self.headers))
+        answer = connection.getresponse()
+        data = answer.read()
+        connection.close()
+        if mode == "lose":
+            self.close_connection = True
+            return
+        self.answer(answer.status, dict(answer.getheaders()), data)
+
+    def answer(self, status: int, headers: dict[str, str], data: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            if name.lower() not in ("content-length", "date", "server"):
+                self.send_header(name, value)
+        if status != 204:
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    do_GET = do_PUT = do_POST = do_PATCH = do_DELETE = do_HEAD = handle_request  # noqa: N815
+
+
+@pytest.fixture
+def between(server):
+    with Between(server.port) as proxy:
+        yield proxy
+        proxy.shutdown()
+
+
+@pytest.fixture
+def remote(between):
+    """A memory behind the proxy."""
+    with Memory(fresh_name(), url=between.url) as memory:
+        yield memory
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def direct(server: Server, memory: Memory) -> Memory:
+    """The same namespace, without the proxy."""
+    return Memory(memory.namespace, url=server.url, strict=True)
+
+
+def write_all(memory: Memory) -> list:
+    """One of each verb that can wait."""
+    return [
+        memory.set("k", {"v": 1}),
+        memory.append("l", 1, 2),
+        memory.delete("gone"),
+        memory.update({"u": "x", "w": None}),
+        memory.remember("Sarah prefers short answers", tags=["style"]),
+    ]
+
+
+# ---------------------------------------------------------------- what waits, and what is raised
+
+
+def test_everything_waits_for_a_server_that_is_not_there_yet(tmp_path, caplog):
+    port = free_port()
+    with Memory("ns", url=f"http://127.0.0.1:{port}") as memory, caplog.at_level(logging.INFO, "scrubjay"):
+        assert write_all(memory) == [None] * 5
+        assert [(waits.verb, waits.key) for waits in memory.pending()] == [
+            ("set", "k"), ("append", "l"), ("delete", "gone"), ("update", ""), ("remember", ""),
+        ]  # fmt: skip
+        assert all("cannot reach" in waits.why and not waits.refused for waits in memory.pending())
+        with serving(tmp_path / "db", *FREE, port=port):
+            memory.flush()
+            assert memory.pending() == []
+            assert (memory.get("k"), memory.get("l"), memory.get("u")) == ({"v": 1}, [1, 2], "x")
+            assert [note.tags for note in memory.notes()] == [("style",)]
+            assert write_all(memory)[:3] == [2, 4, False], "from here on the server answers again"
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert str(resolve("outbox")) in caplog.records[0].getMessage()
+
+
+def test_a_server_that_dies_and_comes_back_has_everything_in_order(tmp_path):
+    server = Server(tmp_path / "db", *FREE)
+    with Memory("ns", url=server.url) as memory:
+        for number in range(30):
+            if number == 10:
+                server.stop(signal.SIGKILL)
+            if number == 20:
+                server = Server(tmp_path / "db", *FREE, port=server.port)
+            memory.append("l", number)
+        memory.flush()
+        assert memory.get("l") == list(range(30))
+    server.stop()
+
+
+@pytest.mark.parametrize("losses", [1, 3])
+def test_a_lost_answer_does_not_make_a_write_happen_twice(between, server, remote, losses):
+    for write in (
+        lambda: remote.append("l", "x"),
+        lambda: remote.remember("told once"),
+        lambda: remote.set("k", 1),
+        lambda: remote.update({"a": 1}),
+        lambda: remote.delete("k"),
+    ):
+        between.mode = "lose"
+        seen = len(between.requests)
+        assert write() is None
+        while len(between.requests) < seen + losses:
+            pass
+        between.mode = "pass"
+        remote.flush()
+    with direct(server, remote) as memory:
+        assert memory.get("l") == ["x"]
+        assert [note.times for note in memory.notes()] == [1]
+        assert (memory.item("a").version, memory.get("k")) == (1, None)
+        assert memory.usage().writes_today == 4
+
+
+def test_a_set_that_is_sent_again_does_not_overwrite_what_another_wrote_meanwhile(between, server, remote):
+    between.mode, between.then = "lose", "refuse"
+    assert remote.set("k", "mine") is None
+    with direct(server, remote) as other:
+        assert other.get("k") == "mine"
+        other.set("k", "theirs")
+        between.mode = "pass"
+        remote.flush()
+        assert other.get("k") == remote.get("k") == "theirs"
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_server_that_fails_is_waited_for(between, remote, status):
+    between.mode = status
+    assert write_all(remote) == [None] * 5
+    between.mode = "pass"
+    remote.flush()
+    assert (remote.get("k"), remote.get("l")) == ({"v": 1}, [1, 2])
+
+
+@pytest.mark.parametrize("status", [302, 404])
+def test_an_address_that_is_no_scrubjay_server_is_said_at_once(between, remote, status):
+    between.mode = status
+    with pytest.raises(Unavailable, match="is it a Scrubjay server"):
+        remote.set("k", 1)
+    assert remote.pending() == []
+
+
+def test_an_address_that_turns_out_to_be_somebody_else_loses_nothing(between, remote):
+    between.mode = "refuse"
+    remote.set("k", 1)
+    between.mode = 404
+    with pytest.raises(Unavailable, match="404"):
+        remote.flush(0.5)
+    assert [waits.refused for waits in remote.pending()] == [False]
+    between.mode = "pass"
+    remote.flush()
+    assert remote.get("k") == 1
+
+
+def test_what_needs_the_answer_is_raised_and_never_overtakes(between, remote):
+    remote.set("n", 1)
+    between.mode = "refuse"
+    for call in (lambda: remote.incr("n"), lambda: remote.set("k", 1, if_version=0), remote.clear, remote.keys):
+        with pytest.raises(Unavailable):
+            call()
+    assert remote.pending() == []
+    assert remote.set("n", 5) is None
+    for call in (
+        lambda: remote.incr("n"),
+        lambda: remote.delete("n", if_version=1),
+        lambda: remote.item("n"),
+        remote.clear,
+    ):
+        with pytest.raises(Unavailable):
+            call()
+    between.mode = "pass"
+    assert remote.incr("n") == 6
+
+
+def test_what_the_server_refuses_is_raised_and_not_kept(tmp_path):
+    with serving(tmp_path / "db", "--writes-per-day", "1") as server, Memory("ns", url=server.url) as memory:
+        memory.set("k", "text")
+        with pytest.raises(QuotaExceeded):
+            memory.set("k", 2)
+        with pytest.raises(Conflict):
+            memory.append("k", 1)
+        with pytest.raises(InvalidInput):
+            memory.set("", 1)
+        store = SqliteStore(tmp_path / "db")
+        identity, secret = apikeys.make()
+        store.run(apikeys.issue(identity, secret, "reader", ("*",), True, False))
+        store.close()
+        with pytest.raises(Unauthenticated):
+            memory.set("k", 3)
+        with Memory("ns", url=server.url, api_key=secret) as reader, pytest.raises(Forbidden):
+            reader.set("k", 3)
+        assert memory.pending() == []
+    assert not Path(resolve("outbox")).exists(), "as long as nothing waits there is no file"
+
+
+def test_strict_raises_instead_and_travels_with_a_copy(between):
+    between.mode = "refuse"
+    with Memory(fresh_name(), url=between.url, strict=True) as memory:
+        copied = pickle.loads(pickle.dumps(memory))
+        for strict in (memory, copied):
+            with pytest.raises(Unavailable):
+                strict.set("k", 1)
+            assert strict.pending() == []
+            strict.flush()
+        copied.close()
+
+
+def test_a_server_that_never_answers_is_waited_for_once(monkeypatch):
+    monkeypatch.setattr(outbox, "FIRST_RETRY", 600)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with Memory("ns", url=url, timeout=0.2) as memory, Memory("other", url=url, timeout=0.2) as other:
+            for number in range(20):
+                assert memory.append("l", number) is None
+                assert other.set("k", number) is None
+            assert memory.set("l", []) is None
+            assert (memory.get("l"), other.get("k")) == ([], 19)
+            assert len(memory.pending()) == 21
+        assert count_connections(silent) == 1
+
+
+def count_connections(listener: socket.socket) -> int:
+    """How many wait to be accepted."""
+    listener.settimeout(0.2)
+    for number in itertools.count():
+        try:
+            listener.accept()[0].close()
+        except TimeoutError:
+            return number
+    raise AssertionError
+
+
+def test_embedded_nothing_is_ever_pending(tmp_path):
+    with Memory("ns", path=tmp_path / "db") as memory:
+        memory.set("k", 1)
+        assert memory.pending() == []
+        memory.flush()
+
+
+def test_it_can_be_awaited(between):
+    async def use() -> None:
+        async with AsyncMemory(fresh_name(), url=between.url) as memory:
+            between.mode = "refuse"
+            assert await memory.append("l", 1) is None
+            assert [waits.verb for waits in await memory.pending()] == ["append"]
+            with pytest.raises(Unavailable, match="1 write could not be sent"):
+                await memory.flush(0.1)
+            between.mode = "pass"
+            await memory.flush()
+            assert await memory.pending() == []
+            assert await memory.get("l") == [1]
+
+    asyncio.run(use())
+
+
+# ---------------------------------------------------------------- what the server refuses later
+
+
+def blocked(server: Server, tmp_path) -> tuple[Server, Memory, Memory]:
+    """Five appends to a namespace that may write two more, three to one that is free, all while the server is away."""
+    full, free = Memory("full", url=server.url), Memory("free", url=server.url)
+    full.update({"old": 1, "other": 2})
+    full.set_quota(writes_per_day=4)
+    server.stop()
+    for number in range(5):
+        full.append("l", number)
+    for number in range(3):
+        free.append("l", number)
+    return Server(tmp_path / "db", *FREE, port=server.port), full, free
+
+
+def test_a_quota_stops_its_own_namespace_and_no_other(tmp_path):
+    server, full, free = blocked(Server(tmp_path / "db", *FREE), tmp_path)
+    free.flush()
+    assert free.get("l") == [0, 1, 2]
+    with pytest.raises(Unavailable, match=r"3 writes could not be sent.*writes a day"):
+        full.flush()
+    assert full.append("l", 5) is None, "it goes behind the others"
+    with direct(server, full) as stored:
+        assert stored.get("l") == [0, 1]
+
+    # Reads see what waits on top of what is there.
+    assert full.get("l") == list(range(6))
+    assert (full.tail("l", 3), full.tail("l", 0), full.tail("new", 3)) == ([3, 4, 5], [], [])
+    full.set("new", {"a": 1})
+    full.update({"old": None, "newer": []})
+    assert full.keys() == ["l", "new", "newer", "other"]
+    assert (full.keys("n"), "old" in full, "newer" in full, "other" in full) == (["new", "newer"], False, True, True)
+    assert full.get_many(["old", "new", "other", "l"]) == {"new": {"a": 1}, "other": 2, "l": list(range(6))}
+    assert full.item("other").value == 2
+    with pytest.raises(Unavailable, match="no version yet"):
+        full.item("new")
+    with pytest.raises(Unavailable, match="wait before this one"):
+        full.incr("other")
+
+    # Whoever is over a limit can get below it.
+    assert full.delete("other") is True
+    assert full.delete("new") is None, "that one waits itself"
+
+    full.set_quota(writes_per_day=0)
+    full.flush()
+    assert full.get("l") == list(range(6))
+    assert full.keys() == ["l", "newer"]
+    for memory in (full, free):
+        memory.close()
+    server.stop()
+
+
+def test_clearing_a_namespace_clears_what_waits_for_it(tmp_path):
+    server, full, free = blocked(Server(tmp_path / "db", *FREE), tmp_path)
+    with pytest.raises(Unavailable):
+        full.flush()
+    assert full.clear() == 3
+    assert full.pending() == []
+    assert full.keys() == []
+    free.flush()
+    for memory in (full, free):
+        memory.close()
+    server.stop()
+
+
+def test_an_agents_messages_can_wait_for_a_quota_too(tmp_path):
+    with (
+        serving(tmp_path / "db", "--writes-per-day", "1") as server,
+        Memory("ns", url=server.url, keep_refused=True) as memory,
+    ):
+        assert memory.append("l", 1) == 1
+        assert [memory.append("l", number) for number in (2, 3)] == [None, None]
+        assert "writes a day" in memory.pending()[0].why
+        assert memory.get("l") == [1, 2, 3]
+        copied = pickle.loads(pickle.dumps(memory))
+        assert copied.append("l", 4) is None
+        copied.close()
+        memory.set_quota(writes_per_day=10)
+        memory.flush()
+        assert memory.get("l") == [1, 2, 3, 4]
+
+
+def test_what_can_never_succeed_is_set_aside_and_said(between, server, remote, caplog, capsys):
+    remote.set("text", "no list")
+    between.mode = "refuse"
+    remote.append("text", 1)
+    remote.set("after", 2)
+    between.mode = "pass"
+    with pytest.raises(Unavailable, match=r"1 write could not be sent.*is no list"):
+        remote.flush()
+    assert [(waits.verb, waits.key, waits.refused) for waits in remote.pending()] == [("append", "text", True)]
+    assert remote.get("after") == 2, "the rest goes on"
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 1
+    assert "'text'" in errors[0]
+    assert "is no list" in errors[0]
+    assert main(["pending"]) == 0
+    assert "refused: " in capsys.readouterr().out
+    assert main(["pending", "--drop-refused"]) == 0
+    assert remote.pending() == []
+    remote.flush()
+
+
+def test_another_api_key_can_send_what_waits_for_a_revoked_one(tmp_path, capsys, monkeypatch):
+    secrets = []
+    with serving(tmp_path / "db", *FREE) as server:
+        store = SqliteStore(tmp_path / "db")
+        for name in ("old", "new"):
+            identity, secret = apikeys.make()
+            store.run(apikeys.issue(identity, secret, name, ("*",), False, True))
+            secrets.append((identity, secret))
+        with Between(server.port) as proxy, Memory("ns", url=proxy.url, api_key=secrets[0][1]) as memory:
+            proxy.mode = "refuse"
+            memory.set("k", 1)
+            store.run(apikeys.revoke(secrets[0][0]))
+            store.close()
+            proxy.mode = "pass"
+            with pytest.raises(Unavailable, match="needs an api key"):
+                memory.flush()
+            assert secrets[0][1].encode() not in b"".join(
+                path.read_bytes() for path in Path(resolve("outbox")).parent.iterdir()
+            )
+            monkeypatch.setenv("SCRUBJAY_URL", proxy.url)
+            monkeypatch.setenv("SCRUBJAY_API_KEY", secrets[0][1])
+            assert main(["flush", "--timeout", "1"]) == 1
+            assert "needs an api key" in capsys.readouterr().err
+            monkeypatch.setenv("SCRUBJAY_API_KEY", secrets[1][1])
+            assert main(["pending"]) == 0
+            assert f'{proxy.url}  ns  set "k"' in capsys.readouterr().out
+            assert main(["flush"]) == 0
+            assert memory.pending() == []
+            proxy.shutdown()
+
+
+def test_a_command_is_refused_and_not_done_later(capsys):
+    assert main(["set", "ns", "k", "1", "--url", f"http://127.0.0.1:{free_port()}"]) == 1
+    assert "cannot reach" in capsys.readouterr().err
+    assert main(["pending"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+# ---------------------------------------------------------------- reads while nobody answers
+
+
+def test_reads_answer_from_what_waits_where_that_decides(between, remote):
+    remote.append("l", 0)
+    between.mode = "refuse"
+    remote.set("k", 1)
+    remote.set("list", [1])
+    remote.append("list", 2)
+    remote.delete("gone")
+    remote.append("l", 1)
+    remote.update({"a": 1, "b": None})
+    assert (remote.get("k"), remote.get("list"), remote.tail("list", 1)) == (1, [1, 2], [2])
+    assert ("gone" in remote, "a" in remote, "b" in remote) == (False, True, False)
+    assert remote.get_many(["k", "b", "gone"]) == {"k": 1}
+    with pytest.raises(Conflict):
+        remote.tail("k", 1)
+    for undecided in (lambda: remote.get("l"), lambda: remote.get("unknown"), remote.keys, lambda: remote.item("k")):
+        with pytest.raises(Unavailable, match="waits in"):
+            undecided()
+    between.mode = "pass"
+    assert remote.get("l") == [0, 1], "a read sends first what waits"
+    assert remote.pending() == []
+
+
+def test_a_time_to_live_begins_when_it_is_written(between, server, remote):
+    between.mode = "refuse"
+    remote.set("short", 1, ttl=0.05)
+    remote.set("long", 1, ttl=1000)
+    remote.remember("soon forgotten", ttl=0.05)
+    queued_at = remote.pending()[1].queued_at
+    while remote.get("short") is not None:
+        pass
+    between.mode = "pass"
+    remote.flush()
+    with direct(server, remote) as memory:
+        assert memory.get("short") is None
+        assert memory.notes() == []
+        assert 0 < (memory.item("long").expires_at - queued_at).total_seconds() <= 1000.5
+
+
+# ---------------------------------------------------------------- processes that end, fork, and share
+
+WRITER = """
+import itertools, sys
+from scrubjay import Memory
+memory = Memory("ns", url=sys.argv[1])
+for number in itertools.count() if sys.argv[2] == "-" else range(int(sys.argv[2])):
+    memory.append("l", number)
+    print(number, flush=True)
+"""
+FLUSHER = "import sys; from scrubjay import Memory; Memory('ns', url=sys.argv[1]).flush(60)"
+
+
+def test_what_waits_survives_kill_9_and_is_sent_by_the_next_process(tmp_path):
+    port = free_port()
+    command = [sys.executable, "-c", WRITER, f"http://127.0.0.1:{port}", "-"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=clean_environment()
+    )
+    for _ in range(50):
+        process.stdout.readline()
+    process.kill()
+    printed = 50 + len(process.stdout.read().splitlines()[:-1])
+    process.wait()
+    process.stdout.close()
+    with serving(tmp_path / "db", *FREE, port=port) as server, Memory("ns", url=server.url) as memory:
+        memory.flush(60)
+        stored = memory.get("l")
+    assert stored == list(range(len(stored)))
+    assert len(stored) >= printed
+
+
+def test_a_process_ends_at_once_with_what_waits_left_for_the_next(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
+        port = silent.getsockname()[1]
+        program = WRITER.replace("sys.argv[1])", "sys.argv[1], timeout=0.2)")
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program, f"http://127.0.0.1:{port}", "20"],
+            capture_output=True, text=True, check=True, timeout=60, env=clean_environment(),
+        )  # fmt: skip
+        assert len(done.stdout.splitlines()) == 20
+        assert "Traceback" not in done.stderr
+        assert "Warning" not in done.stderr
+    with serving(tmp_path / "db", *FREE, port=port) as server, Memory("ns", url=server.url) as memory:
+        memory.flush(60)
+        assert memory.get("l") == list(range(20))
+
+
+def test_two_processes_may_send_the_same_outbox(tmp_path):
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with Memory("ns", url=url) as memory:
+        for number in range(300):
+            memory.append("l", number)
+        with serving(tmp_path / "db", *FREE, port=port):
+            command = [sys.executable, "-c", FLUSHER, url]
+            processes = [subprocess.Popen(command, env=clean_environment()) for _ in range(3)]
+            assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
+            memory.flush(60)
+            assert memory.get("l") == list(range(300))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+def test_a_forked_child_and_its_parent_send_everything_once(between, server, remote):
+    between.mode = "refuse"
+    for number in range(20):
+        remote.append("parent", number)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            remote.append("child", 0)
+            between_url = remote.place
+            with Memory(remote.namespace, url=between_url) as own:
+                own.append("child", 1)
+            code = 0 if len(remote.pending()) == 22 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    between.mode = "pass"
+    remote.flush()
+    with direct(server, remote) as memory:
+        assert (memory.get("parent"), memory.get("child")) == (list(range(20)), [0, 1])
+
+
+def test_a_child_writes_under_ids_of_its_own(server):
+    """A slot that both used would make the server take the child's first write for one of the parent's."""
+    with Memory(fresh_name(), url=server.url) as memory:
+        memory.append("l", "parent")
+        child = os.fork()
+        if not child:
+            os._exit(memory.append("l", "child"))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+        assert memory.append("l", "parent again") == 3
+
+
+# ---------------------------------------------------------------- the file
+
+
+def test_the_file_is_private_and_forgets_what_was_sent(between, remote):
+    between.mode = "refuse"
+    remote.append("l", "a secret that was told")
+    path = Path(resolve("outbox"))
+    assert path.stat().st_mode & 0o777 == 0o600
+    kept = b"".join(part.read_bytes() for part in path.parent.iterdir())
+    assert b"a secret that was told" in kept
+    between.mode = "pass"
+    remote.flush()
+    assert b"a secret" not in b"".join(part.read_bytes() for part in path.parent.iterdir())
+
+
+@pytest.mark.parametrize("fault", ["damaged", "another program's", "in no folder"])
+def test_nothing_pretends_to_be_kept_when_the_file_cannot_be_used(tmp_path, monkeypatch, between, fault):
+    path = tmp_path / "outbox.db"
+    if fault == "damaged":
+        path.write_bytes(b"this is no database, and never was one" * 200)
+    elif fault == "another program's":
+        SqliteStore(path).close()
+    else:
+        (tmp_path / "file").write_text("")
+        path = tmp_path / "file" / "outbox.db"
+    monkeypatch.setenv("SCRUBJAY_OUTBOX", str(path))
+    with Memory(fresh_name(), url=between.url) as memory:
+        assert memory.set("k", 1) == 1, "the server is there, so nobody needs the outbox"
+        between.mode = "refuse"
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=rf"did not answer.*could not be kept.*{path.name}.*SCRUBJAY_OUTBOX"):
+                memory.set("k", 2)
+        between.mode = "pass"
+        assert memory.get("k") == 1
+
+
+# ---------------------------------------------------------------- the whole of it against a dict
+
+KEYS = st.sampled_from("abc")
+STEPS = st.one_of(
+    st.tuples(st.just("mode"), st.sampled_from(["pass", "refuse", "lose", 500, 503])),
+    st.tuples(st.just("set"), KEYS, st.integers(0, 9)),
+    st.tuples(st.just("append"), st.sampled_from("lm"), st.integers(0, 9)),
+    st.tuples(st.just("delete"), st.sampled_from("abclm")),
+    st.tuples(st.just("update"), st.dictionaries(KEYS, st.none() | st.integers(0, 9), min_size=1)),
+    st.tuples(st.just("get"), st.sampled_from("abclm")),
+    st.tuples(st.just("keys")),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(STEPS, max_size=25))
+def test_whatever_the_network_does_the_memory_is_like_a_dict(between, steps):
+    model: dict = {}
+    between.mode = "pass"
+    with Memory(fresh_name(), url=between.url) as memory:
+        for verb, *args in steps:
+            if verb == "mode":
+                between.mode = args[0]
+            elif verb in ("get", "keys"):
+                expected = sorted(model) if verb == "keys" else model.get(args[0])
+                try:
+                    assert getattr(memory, verb)(*args) == expected
+                except Unavailable:
+                    assert between.mode != "pass" or memory.pending()
+            else:
+                getattr(memory, verb)(*args)
+                follow(model, verb, *args)
+        between.mode = "pass"
+        memory.flush()
+        assert memory.get_many(list("abclm")) == model
+
+
+def follow(model: dict, verb: str, *args) -> None:
+    if verb == "update":
+        for key, value in args[0].items():
+            follow(model, "delete" if value is None else "set", key, value)
+    elif verb == "delete":
+        model.pop(args[0], None)
+    elif verb == "append":
+        model[args[0]] = [*model.get(args[0], []), args[1]]
+    else:
+        model[args[0]] = args[1]
