@@ -1017,6 +1017,7 @@ async def health(_request: Request) -> Response:
 @v1.get(**described("/ready", 503), response_model=StatusBody)
 async def ready(request: Request) -> Response:
     """Whether the store answers."""
+    request.app.state.store.check_place()
     await run(request, quotas.read_usage("ready"))
     return json_response({"status": "ready", "version": __version__})
 
