@@ -128,7 +128,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def _is_idle(self) -> bool:
-        return self.timeout_keep_alive_task is not None
+        return self.timeout_keep_alive_task is not None and not self.transport.is_closing()
 
     def _give_up(self) -> None:
         if self.transport.get_write_buffer_size():  # closing would wait for it to be read
@@ -156,10 +156,11 @@ def most_connections() -> int:
         return MAX_CONNECTIONS
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_CONNECTIONS + OTHER_FILES
-    if resource.RLIM_INFINITY not in (allowed, most) and allowed < wanted:
-        allowed = min(wanted, most)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
-    return MAX_CONNECTIONS if allowed == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, allowed - OTHER_FILES)
+    if wanted <= allowed or allowed == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    granted = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (granted, most))
+    return max(granted - OTHER_FILES, 1)
 
 
 def _head_too_large() -> ScrubjayError:

@@ -1304,6 +1304,7 @@ async def health(_request: Request) -> Response:
 @v1.get(**described("/ready", 503), response_model=StatusBody)
 async def ready(request: Request) -> Response:
     """Whether the store answers."""
+    request.app.state.store.check_place()
     await run(request, quotas.read_usage("ready"))
     return json_response({"status": "ready", "version": __version__})
 
@@ -1573,10 +1574,12 @@ def banner(listener: socket.socket, first_key: str | None) -> str:
     writes, size = resolve("writes_per_day"), resolve("max_bytes")
     allowed = f"{writes:,} writes a day" if writes else "unlimited writes"
     held = f"{size:,} bytes" if size else "unlimited storage"
+    requests = resolve("requests_per_minute")
+    reads = f"{requests:,} requests a minute for each client" if requests else "reads are free"
     key = f"\n  api key  {first_key}   (admin; shown only now: give it as SCRUBJAY_API_KEY)" if first_key else ""
     return f"""Scrubjay {__version__} is serving at {url}{also}{key}
   data     {Path(resolve("path")).expanduser()}
-  quotas   {allowed} and {held} for each namespace; reads are free
+  quotas   {allowed} and {held} for each namespace; {reads}
   try      SCRUBJAY_URL={url} scrubjay set my-agent greeting hello
   docs     {url}/docs
   stop     Ctrl-C"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from typing import Any, NamedTuple
 
 from .errors import InvalidInput, ValueTooLarge
@@ -106,7 +106,8 @@ class Question(NamedTuple):
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    """A finite one; an integer that no float can hold is as good as infinite here."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _seconds(days: Any) -> Any:

@@ -263,6 +263,7 @@ def test_when_all_connections_are_in_use_an_idle_one_makes_room_and_else_503(tmp
 
 def test_one_request_too_many_waits_and_probes_do_not(tmp_path):
     with serving(tmp_path / "db", "--requests-per-minute", "3") as server, Memory("ns", url=server.url) as memory:
+        assert "3 requests a minute for each client" in server.banner
         for i in range(3):
             memory.set("k", i)
         with pytest.raises(QuotaExceeded, match="3 requests a minute") as refused:

@@ -82,7 +82,10 @@ def test_if_match_guards_a_write(items):
     assert requests.delete(key, headers={"If-Match": '"1"'}, timeout=5).status_code == 412
     assert write(3, **{"If-Match": "soon"}).status_code == 400
     assert write(3, **{"If-Match": '"1"', "If-None-Match": "*"}).status_code == 412
-    assert requests.delete(key, headers={"If-Match": '"2"'}, timeout=5).status_code == 204
+    assert write(3, **{"If-Match": "*"}).json() == {"version": 3}
+    assert requests.delete(key, headers={"If-Match": '"3"'}, timeout=5).status_code == 204
+    nothing = write(4, **{"If-Match": "*"})
+    assert (nothing.status_code, "does not exist, not at any version" in nothing.json()["detail"]) == (412, True)
 
 
 def test_every_write_tells_what_is_left(tmp_path):
@@ -160,6 +163,10 @@ BAD_BODIES = [
     (b'{"value": 1, "ttl": -5}', "ttl"),
     (b'{"value": 1, "ttl": "soon"}', "ttl"),
     (b'{"value": 1, "ttl": true}', "ttl"),
+    (b'{"value": 1, "value": 2}', "the name 'value' twice"),
+    (b'{"value": {"a": {"b": 1, "c": 2, "b": 3}}}', "the name 'b' twice"),
+    ('{"value": 1}'.encode("utf-16"), "not JSON"),
+    (b'\xef\xbb\xbf{"value": 1}', "not JSON"),
 ]
 
 
@@ -300,9 +307,42 @@ def test_a_write_that_waits_too_long_for_another_process_is_refused_in_time(tmp_
         assert memory.incr("k") == 2
 
 
-def test_405_names_every_method_there_is(server):
-    answer = requests.post(f"{server.url}/v1/namespaces/ns/items/k", timeout=5)
-    assert (answer.status_code, answer.headers["Allow"]) == (405, "DELETE, GET, HEAD, PUT")
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/namespaces/ns/items/k", "DELETE, GET, HEAD, PUT"),
+        ("/v1/namespaces/ns/notes/recall", "POST"),
+        ("/v1/namespaces/ns/notes/recalled", "DELETE"),
+        ("/api/v1/agents/a/b", "DELETE"),
+        ("/api/v1/agents/a/b/recall", "POST"),
+        ("/api/v1/agents/a/b/memories", "DELETE, GET"),
+    ],
+)
+def test_405_names_every_method_there_is(server, path, methods):
+    answer = requests.options(f"{server.url}{path}", timeout=5)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, methods)
+
+
+def test_an_update_of_nothing_leaves_nothing(server):
+    namespace = fresh_name()
+    for values in ({}, {"not there": None}):
+        updated = requests.patch(f"{server.url}/v1/namespaces/{namespace}/items", json={"values": values}, timeout=5)
+        assert (updated.status_code, updated.json()) == (200, {"updated": len(values)})
+    assert namespace not in requests.get(f"{server.url}/v1/namespaces", timeout=5).json()["namespaces"]
+
+
+def test_a_read_of_too_many_keys_is_refused(server):
+    keys = [f"{i:0512}" for i in range(MAX_WRITE_BYTES // 512 + 1)]
+    answer = requests.post(f"{server.url}/v1/namespaces/ns/read", json={"keys": keys}, timeout=20)
+    assert (answer.status_code, answer.json()["code"]) == (413, "value_too_large")
+
+
+def test_the_docs_describe_every_path_and_need_no_other_server(server):
+    page = requests.get(f"{server.url}/docs", timeout=5)
+    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert not re.search(r"https?://|<script|@import|url\(", page.text)
+    for path in requests.get(f"{server.url}/openapi.json", timeout=5).json()["paths"]:
+        assert f"<code>{path}</code>" in page.text
 
 
 def test_health_ready_and_metrics_answer(server):

@@ -85,6 +85,21 @@ def test_a_write_of_many_rows_does_not_hold_up_the_loop(tmp_path, monkeypatch):
     driver.close()
 
 
+@pytest.mark.parametrize("remove", [items.delete_item, lambda *at: items.set_item(*at, "1")], ids=["delete", "replace"])
+def test_a_long_list_is_removed_off_the_loop_and_a_short_one_on_it(tmp_path, monkeypatch, remove):
+    driver = AioDriver(tmp_path / "db", durability="fast")
+    for key, length in (("short", 3), ("long", quotas.LONG_LIST + 1)):
+        driver.run(lists.append_items("ns", key, ["1"] * length))
+    patient, real = [], driver.store.commit
+    monkeypatch.setattr(driver.store, "commit", lambda jobs: (patient.append(len(jobs)), real(jobs)))
+    driver.run(remove("ns", "short"))
+    assert patient == []
+    driver.run(remove("ns", "long"))
+    assert patient == [1]
+    assert driver.store.find_faults() == []
+    driver.close()
+
+
 def test_threads_share_commits_in_embedded_mode(tmp_path, monkeypatch):
     store = SqliteStore(tmp_path / "db")
     sizes = []

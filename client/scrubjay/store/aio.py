@@ -84,6 +84,9 @@ class AioStore:
         """Run a read of a few rows right here, without a round of the loop."""
         return self._store.run(operation)
 
+    def check_place(self) -> None:
+        self._store.check_place()
+
     async def sweep(self) -> None:
         """Remove what has expired."""
         await asyncio.to_thread(self._store.sweep)
@@ -174,6 +177,7 @@ class AioStore:
 
     async def _commit(self, jobs: list[Job[Any]]) -> None:
         """Try it here, and only the COMMIT on the thread; whatever comes in the way takes the patient path."""
+        self.check_place()
         if not any(job.operation.mode is LONG_WRITE for job in jobs) and self._attempt_here(jobs):
             try:
                 await self._on_thread(self._writer.execute, "COMMIT")

@@ -17,6 +17,7 @@ from .changes import Entry, recorded
 from .operation import READ, WRITE, Context, Steps, operation
 
 _PREFIX = "sj"
+_ALL = ("*",)
 _NOBODY = "0" * 64
 _COLUMNS = "id, name, namespaces, read_only, admin, created_at"
 
@@ -30,12 +31,12 @@ class Access(NamedTuple):
     """What a request may do."""
 
     name: str
-    patterns: tuple[str, ...] = ("*",)
+    patterns: tuple[str, ...] = _ALL
     read_only: bool = False
     admin: bool = True
 
     def sees(self, namespace: str) -> bool:
-        return any(fnmatchcase(namespace, pattern) for pattern in self.patterns)
+        return self.patterns == _ALL or any(fnmatchcase(namespace, pattern) for pattern in self.patterns)
 
 
 EVERYTHING = Access("anyone")
@@ -55,7 +56,7 @@ def issue(
     for pattern in patterns:
         check_name("a namespace pattern", pattern)
     check_name("the name of an api key", name)
-    if admin and patterns != ("*",):
+    if admin and patterns != _ALL:
         raise InvalidInput(
             "an admin key can issue keys for any namespace, so it has them all; leave out one of the two"
         )

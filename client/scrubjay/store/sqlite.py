@@ -372,6 +372,7 @@ class SqliteStore(Forkable):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # What agents remember is nobody else's business; SQLite gives the log the file's mode.
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._identity = self._look()
         except OSError as error:
             raise Unavailable(
                 f"cannot write {self.path}: {error.strerror}; set SCRUBJAY_PATH to a file that can be written"
@@ -385,6 +386,19 @@ class SqliteStore(Forkable):
         finally:
             roll_back(connection)
             self.put_back(connection)
+
+    def check_place(self) -> None:
+        """Refuse to go on with a file that was moved or deleted: it takes writes that nobody will find again."""
+        try:
+            if self._look() == self._identity:
+                return
+        except OSError:
+            pass
+        raise Unavailable(f"{self.name} was moved, deleted or replaced while in use; put it back, or start anew")
+
+    def _look(self) -> tuple[int, int]:
+        found = self.path.stat()
+        return found.st_dev, found.st_ino
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         if self._format(connection) == VERSION and _journal(connection) == "wal":
