@@ -85,7 +85,7 @@ from scrubjay.settings import SETTINGS, add_serve_flags, resolve
 from scrubjay.store import apikeys, changes, items, lists, notes, quotas
 from scrubjay.store.aio import AioStore
 from scrubjay.store.apikeys import Access
-from scrubjay.store.deliveries import Delivery, once
+from scrubjay.store.deliveries import HEADER, Delivery, once
 from scrubjay.store.items import Stored
 from scrubjay.store.operation import Operation, Quota
 from scrubjay.store.quotas import Account
@@ -210,10 +210,9 @@ async def recall_notes(request: Request, namespace: str, question: Question) -> 
 
 def delivery_of(request: Request, own: Any = None) -> Delivery | None:
     """By which id this write happens once: the body's own, else that of the header."""
-    if own is not None:
-        return Delivery(own)
     text = header(request, b"idempotency-key")
-    return None if text is None else Delivery.parse(text)
+    given = None if text is None else Delivery.parse(text)
+    return given if own is None else Delivery(own)
 
 
 def names(request: Request) -> tuple[str, str]:
@@ -789,7 +788,7 @@ _IF_NONE = {
 _KEY = {
     "name": "Idempotency-Key",
     "in": "header",
-    "schema": {"type": "string", "maxLength": 512},
+    "schema": {"type": "string", "pattern": HEADER},
     "description": "an id of the sender's own: sent again with it, within a week, this does not happen twice."
     " `id;seq=17` is number 17 of a series of which never two are under way: then only the last is kept",
 }
@@ -1101,18 +1100,22 @@ async def clear_all(request: Request) -> Response:
 _COUNT = {"type": "integer", "minimum": 0, "maximum": 2**53}
 
 
-@v1.get(
-    **described(
-        f"{_NS}/changes",
-        409,
-        query={
-            "prefix": _TEXT,
-            "after": {**_COUNT, "description": "a cursor; without it, from now on"},
-            "wait": {**_NUMBER, "maximum": MAX_WAIT, "description": "seconds to wait for something, as JSON"},
-        },
-    ),
-    response_model=ChangesBody,
+_CHANGES = described(
+    f"{_NS}/changes",
+    409,
+    query={
+        "prefix": _TEXT,
+        "after": {**_COUNT, "description": "a cursor; without it, from now on"},
+        "wait": {**_NUMBER, "maximum": MAX_WAIT, "description": "seconds to wait for something, as JSON"},
+    },
 )
+_CHANGES["responses"][200] = {
+    "description": "changes",
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+}
+
+
+@v1.get(**_CHANGES, response_model=ChangesBody)
 async def watch_changes(request: Request) -> Response:
     """What has changed since: as server-sent events while it happens, or as JSON if that is what Accept says."""
     namespace, prefix = namespace_of(request), request.query_params.get("prefix", "")

@@ -9,6 +9,7 @@ then only the last of a slot needs to be kept, and its row stays warm.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,6 +25,8 @@ T = TypeVar("T")
 KEPT_DAYS = 7
 """How long an id is remembered after it was last used."""
 
+HEADER = r'^"?([A-Za-z0-9_.:-]{1,128})"?(?:;seq=([0-9]{1,15}))?$'
+"""How an id is written in a header."""
 _FIND = "SELECT number, verb, result, used_on FROM deliveries WHERE namespace = ? AND slot = ?"
 _RECORD = """INSERT OR REPLACE INTO deliveries (namespace, slot, number, verb, result, used_on)
 VALUES (?, ?, ?, ?, ?, ?)"""
@@ -43,10 +46,13 @@ class Delivery(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Delivery:
         """As it is written in a header: `id` or `id;seq=17`, with quotes around the id or without."""
-        slot, marked, digits = text.partition(";seq=")
-        if marked and not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
-            raise InvalidInput(f"Idempotency-Key is an id, or an id and a number: abc;seq=17, not {shown(text)}")
-        return cls(slot.strip('" '), int(digits or 0))
+        match = re.fullmatch(HEADER, text)
+        if not match:
+            raise InvalidInput(
+                "Idempotency-Key is an id of up to 128 letters, digits and -_.:, or with a number: abc;seq=17,"
+                f" not {shown(text)}"
+            )
+        return cls(match[1], int(match[2] or 0))
 
 
 def once(
