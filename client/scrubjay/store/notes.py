@@ -93,7 +93,7 @@ def remember(namespace: str, draft: Draft) -> Operation[tuple[Note, Account]]:
 
 def _steps_to_remember(context: Context, namespace: str, draft: Draft) -> Steps[tuple[Note, Account]]:
     account = yield from open_account(context, namespace)
-    digest = _digest(draft)
+    digest = digest_of(draft.content, draft.session)
     rows = yield _FIND, (namespace, digest)
     found = Row._make(rows[0]) if rows else None
     if found and is_over(found.expires_at, context.now):
@@ -124,7 +124,7 @@ def forget(context: Context, namespace: str, note_id: str) -> Steps[tuple[bool, 
 def clear_notes(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
     """Erase all notes of a namespace; how many there were."""
     account = yield from open_account(context, namespace)
-    count = yield from _clear_into(account, context.now)
+    count = yield from clear_notes_into(account, context.now)
     yield from account.save()
     return count, account
 
@@ -134,7 +134,7 @@ def clear_all(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
     """Erase everything in a namespace; how many items and notes there were."""
     account = yield from open_account(context, namespace)
     count = yield from clear_into(account, context.now)
-    count += yield from _clear_into(account, context.now)
+    count += yield from clear_notes_into(account, context.now)
     yield from account.save()
     return count, account
 
@@ -226,10 +226,22 @@ def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> 
     return row
 
 
-def _digest(draft: Draft) -> bytes:
+def keep_note(account: Account, row: Row) -> Steps[bool]:
+    """Store a note as it once was, under its own id; its words are counted anew. False when it is there already."""
+    counts = row.count_words()
+    row = row._replace(bytes=_size(row), words=pack_words(counts))
+    yield from account.charge(size=row.bytes)
+    digest = digest_of(row.content, row.session)
+    added = yield f"{_INSERT} ON CONFLICT DO NOTHING RETURNING 1", (account.namespace, digest, row.speaker(), *row)
+    if added:
+        yield from _add_words(account.namespace, row.id, counts)
+    return bool(added)
+
+
+def digest_of(content: str, session: str | None) -> bytes:
     """What makes two notes the same: the content, in the same session. Two people may say the same thing."""
-    person = blake2b((draft.session or "").encode(), digest_size=16).digest()
-    return blake2b(draft.content.encode(), digest_size=16, key=person).digest()
+    person = blake2b((session or "").encode(), digest_size=16).digest()
+    return blake2b(content.encode(), digest_size=16, key=person).digest()
 
 
 def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> Steps[Row]:
@@ -263,7 +275,8 @@ def _add_words(namespace: str, note: int, counts: Mapping[int, int]) -> Steps[No
     yield Many(_ADD_WORD, [(namespace, word, note, count, length) for word, count in counts.items()])
 
 
-def _clear_into(account: Account, now: int) -> Steps[int]:
+def clear_notes_into(account: Account, now: int) -> Steps[int]:
+    """Erase all notes and take them off the account, which the caller saves; how many there were."""
     at = (account.namespace,)
     ((size, live),) = yield (
         """SELECT coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)

@@ -1,0 +1,408 @@
+"""Saving what can be read of a damaged file into a new one.
+
+Every page is looked at for itself: a damaged page costs what was on it, and what only led to others costs
+nothing. Which table a row belongs to is told by its shape. Rows that cannot be as they were written (their
+JSON, their size, a note's digest say so) are left out; counters and the index of words are made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
+from scrubjay.names import check_count, check_key, check_namespace
+from scrubjay.values import byte_size, decode_body
+
+from .note_rows import COLUMNS, Row
+from .notes import digest_of, keep_note
+from .operation import LONG_WRITE, Context, Many, Steps, operation
+from .pages import Cell, Damaged, Pages
+from .quotas import Account
+from .schema import APPLICATION_ID, MIGRATIONS
+from .sqlite import SqliteStore
+
+BATCH = 500
+"""Rows that are saved at once."""
+MADE_ANEW = ("note_words",)
+
+Progress = Callable[[int, int], object]
+
+
+class Shape(NamedTuple):
+    """What a row of a table, or an entry of an index, looks like."""
+
+    name: str
+    is_index: bool
+    """Whether it only leads to rows, and is none itself."""
+    in_table: bool
+    """Whether it lies in a table's tree; tables WITHOUT ROWID lie in one like an index's."""
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    least: int
+    """How many values a row has at least: those of older rows end where later columns began."""
+    alias: int | None
+    """Which column is only another name for the row's number."""
+
+    def fits(self, cell: Cell) -> bool:
+        if cell.in_table is not self.in_table or not self.least <= len(cell.values) <= len(self.columns):
+            return False
+        return all(_is_a(value, type_) for value, type_ in zip(cell.values, self.types, strict=False))
+
+
+class Report(NamedTuple):
+    """What was saved, and what could not be."""
+
+    saved: dict[str, int]
+    """Rows, by table."""
+    pages: int
+    unreadable_pages: int
+    unreadable_rows: int
+    missing: list[str]
+    """What is known to have been there and is not, a sentence each."""
+
+    @property
+    def is_whole(self) -> bool:
+        return not (self.unreadable_pages or self.unreadable_rows or self.missing)
+
+
+def recover(path: Path, target: Path, progress: Progress) -> Report:
+    """Save what can be read of the file into a new one, which must not be there yet; the file is only read."""
+    if not path.is_file():
+        raise InvalidInput(f"there is no file {path}; name the damaged database")
+    try:
+        with contextlib.closing(Pages(path)) as pages, contextlib.closing(_new_store(target)) as store:
+            if pages.application_id not in (None, 0, APPLICATION_ID) and not _is_ours(pages):
+                raise Unavailable(f"{path} is another program's database; name one of Scrubjay's")
+            salvage = _Salvage(store)
+            for number in range(1, pages.count + 1):
+                salvage.take_page(pages, number)
+                progress(number, pages.count)
+            return salvage.end(pages)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot read {path}: {error.strerror}; copy it to a disk that is well, and try that"
+        ) from error
+
+
+def _new_store(target: Path) -> SqliteStore:
+    return SqliteStore(target, durability="fast")  # until it is whole, nobody relies on it
+
+
+def _is_ours(pages: Pages) -> bool:
+    """Whether the names of our tables are on the first page, whatever became of the mark."""
+    return b"CREATE TABLE namespaces" in pages.read(1)
+
+
+class _Salvage:
+    """Rows on their way from the damaged pages into the new file."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self._shapes = shapes()
+        self._waiting: dict[str, list[dict[str, Any]]] = {}
+        self._saved: Counter[str] = Counter()
+        self._unreadable_pages = self._unreadable_rows = 0
+
+    def take_page(self, pages: Pages, number: int) -> None:
+        try:
+            for cell in pages.cells(number):
+                if cell is None:
+                    self._unreadable_rows += 1
+                elif number > 1:  # the first page has the definitions of tables, which the new file has already
+                    self._take(cell)
+        except Damaged:
+            self._unreadable_pages += 1
+
+    def _take(self, cell: Cell) -> None:
+        fitting = [shape for shape in self._shapes if shape.fits(cell)]
+        exact = [shape for shape in fitting if len(shape.columns) == len(cell.values)] or fitting
+        if len(exact) != 1:
+            # The definitions of tables need more than the first page when there are many; those are no loss.
+            self._unreadable_rows += not _is_definition(cell)
+            return
+        (shape,) = exact
+        if shape.is_index or shape.name in MADE_ANEW:
+            return
+        row = dict(zip(shape.columns, cell.values, strict=False))
+        if shape.alias is not None:
+            row[shape.columns[shape.alias]] = cell.rowid
+        try:
+            if shape.name in _CHECKS:
+                _CHECKS[shape.name](row)
+        except (ScrubjayError, KeyError, TypeError):
+            self._unreadable_rows += 1
+            return
+        waiting = self._waiting.setdefault(shape.name, [])
+        waiting.append(row)
+        if len(waiting) == BATCH:
+            self._save(shape.name)
+
+    def _save(self, table: str) -> None:
+        rows = self._waiting.pop(table)
+        save = save_notes(rows) if table == "notes" else save_rows(table, rows)
+        self._saved[table] += self._store.run(save)
+
+    def end(self, pages: Pages) -> Report:
+        for table in sorted(self._waiting, key=lambda table: table != "namespaces"):
+            self._save(table)
+        if not self._saved:
+            raise Unavailable("nothing of Scrubjay's was found in it; is it the right file? a backup may help")
+        missing = self._store.run(settle())
+        if pages.cut_off:
+            missing.append(f"the file is cut off: {pages.cut_off} of its pages are not there")
+        return Report(dict(self._saved), pages.count, self._unreadable_pages, self._unreadable_rows, missing)
+
+
+# ---------------------------------------------------------------- what rows look like
+
+
+def shapes() -> list[Shape]:
+    """Those of all tables and indexes that this program makes."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as fresh:
+        for migration in MIGRATIONS:
+            for statement in migration:
+                fresh.execute(statement)
+        tables = fresh.execute("SELECT name, wr FROM pragma_table_list WHERE name NOT LIKE 'sqlite_%'").fetchall()
+        return [shape for table, wr in tables for shape in _shapes_of(fresh, table, bool(wr))]
+
+
+def _shapes_of(fresh: sqlite3.Connection, table: str, without_rowid: bool) -> Iterator[Shape]:
+    info = fresh.execute('SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)', (table,)).fetchall()
+    types = {name: f"{type_}{'!' if notnull or (without_rowid and pk) else ''}" for name, type_, notnull, _, pk in info}
+    keys = [name for name, _, _, _, pk in sorted(info, key=lambda column: column[4]) if pk]
+    declared = [name for name, *_ in info]
+    if without_rowid:
+        declared = [*keys, *(name for name in declared if name not in keys)]
+    alias = None
+    if not without_rowid and len(keys) == 1 and types[keys[0]].upper().startswith("INTEGER"):
+        alias = declared.index(keys[0])
+        types[keys[0]] = "NULL"
+    optional = [not types[name].endswith("!") or info[i][3] is not None for i, name in enumerate(declared)]
+    least = len(declared) if without_rowid else max((i + 1 for i, o in enumerate(optional) if not o), default=1)
+    shown = tuple(types[name] for name in declared)
+    yield Shape(table, False, not without_rowid, tuple(declared), shown, least, alias)
+    own = "SELECT name FROM pragma_index_list(?) WHERE NOT (? AND origin = 'pk')"
+    for (index,) in fresh.execute(own, (table, without_rowid)).fetchall():
+        parts = fresh.execute("SELECT name FROM pragma_index_xinfo(?)", (index,)).fetchall()
+        columns = tuple(name or "rowid" for (name,) in parts)
+        kinds = tuple(types.get(name, "INTEGER!") for name in columns)
+        yield Shape(index, True, False, columns, kinds, len(columns), None)
+
+
+_PYTHON = {"TEXT": str, "INTEGER": int, "BLOB": bytes}
+
+
+def _is_a(value: Any, type_: str) -> bool:
+    if value is None:
+        return not type_.endswith("!")
+    return isinstance(value, _PYTHON.get(type_.rstrip("!"), object))
+
+
+def _is_definition(cell: Cell) -> bool:
+    """A row of sqlite_master."""
+    return cell.in_table and len(cell.values) == 5 and cell.values[0] in ("table", "index")
+
+
+# ---------------------------------------------------------------- what rows must be
+
+
+def _check_namespace_row(row: dict[str, Any]) -> None:
+    check_namespace(row["namespace"])
+    for name in ("keys", "bytes", "day", "writes", "version_floor"):
+        check_count(name, row[name])
+    for name in ("writes_per_day", "max_bytes"):
+        if row[name] is not None:
+            check_count(name, row[name])
+
+
+def _check_item(row: dict[str, Any]) -> None:
+    _check_place(row)
+    check_count("version", row["version"], least=1)
+    _check_times(row)
+    if (row["value"] is None) == (row["length"] is None):
+        raise InvalidInput("neither a value nor a list")
+    if row["length"] is not None:
+        check_count("length", row["length"])
+    elif _check_json(row["value"]) + byte_size(row["key"]) != row["bytes"]:
+        raise InvalidInput("it says another size")
+
+
+def _check_entry(row: dict[str, Any]) -> None:
+    _check_place(row)
+    check_count("position", row["position"])
+    _check_json(row["value"])
+
+
+def _check_note(row: dict[str, Any]) -> None:
+    check_namespace(row["namespace"])
+    check_count("id", row["id"], least=1, most=10**18)
+    check_count("times", row["times"], least=1)
+    _check_times(row)
+    _check_json(row["tags"])
+    _check_json(row["metadata"])
+    if digest_of(row["content"], row["session"]) != row["digest"]:
+        raise InvalidInput("its content is not what it was")
+
+
+def _check_delivery(row: dict[str, Any]) -> None:
+    check_namespace(row["namespace"])
+    check_key(row["id"])
+    check_count("delivered_at", row["delivered_at"])
+    _check_json(row["result"])
+
+
+def _check_apikey(row: dict[str, Any]) -> None:
+    check_count("created_at", row["created_at"])
+    _check_json(row["namespaces"])
+    if len(row["hash"]) != 64 or row["read_only"] not in (0, 1) or row["admin"] not in (0, 1):
+        raise InvalidInput("it is no api key")
+
+
+def _check_place(row: dict[str, Any]) -> None:
+    check_namespace(row["namespace"])
+    check_key(row["key"])
+
+
+def _check_times(row: dict[str, Any]) -> None:
+    for name in ("created_at", "updated_at", "expires_at"):
+        if row[name] is not None:
+            check_count(name, row[name])
+
+
+def _check_json(text: str) -> int:
+    """Its size; an error when it is none."""
+    decode_body(text)
+    return byte_size(text)
+
+
+_CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "namespaces": _check_namespace_row,
+    "items": _check_item,
+    "list_items": _check_entry,
+    "notes": _check_note,
+    "deliveries": _check_delivery,
+    "apikeys": _check_apikey,
+}
+
+
+# ---------------------------------------------------------------- into the new file
+
+
+@operation(LONG_WRITE)
+def save_rows(_context: Context, table: str, rows: list[dict[str, Any]]) -> Steps[int]:
+    """Rows as they were; how many are new."""
+    ((before,),) = yield f'SELECT count(*) FROM "{table}"', ()  # noqa: S608
+    for columns in {tuple(row) for row in rows}:
+        names, marks = ", ".join(f'"{name}"' for name in columns), ", ".join("?" * len(columns))
+        yield Many(
+            f'INSERT OR IGNORE INTO "{table}" ({names}) VALUES ({marks})',  # noqa: S608
+            [tuple(row.values()) for row in rows if tuple(row) == columns],
+        )
+    ((after,),) = yield f'SELECT count(*) FROM "{table}"', ()  # noqa: S608
+    return int(after - before)
+
+
+@operation(LONG_WRITE)
+def save_notes(context: Context, rows: list[dict[str, Any]]) -> Steps[int]:
+    """Notes, with their words counted anew."""
+    saved = 0
+    for row in rows:
+        account = Account(context, row["namespace"], ())  # without limits: what is there, was allowed
+        note = Row._make(row[name] for name in COLUMNS.replace("\n", " ").split(", "))
+        saved += yield from keep_note(account, note)
+    return saved
+
+
+@operation(LONG_WRITE)
+def settle(context: Context) -> Steps[list[str]]:
+    """Make lists and counters say what is there; a sentence for each thing that was there and is not."""
+    yield (
+        """INSERT OR IGNORE INTO namespaces (namespace, keys, bytes, day, writes, version_floor)
+    SELECT namespace, 0, 0, 0, 0, 0 FROM
+    (SELECT namespace FROM items UNION SELECT namespace FROM list_items UNION SELECT namespace FROM notes)""",
+        (),
+    )
+    # What was lost had a version, too, which must not come back with another value.
+    yield (
+        """UPDATE namespaces SET version_floor = max(version_floor,
+    coalesce((SELECT max(version) FROM items i WHERE i.namespace = namespaces.namespace), 0))""",
+        (),
+    )
+    missing = yield from _settle_lists(context)
+    yield (
+        """DELETE FROM note_vectors WHERE NOT EXISTS
+    (SELECT 1 FROM notes n WHERE n.namespace = note_vectors.namespace AND n.id = note)""",
+        (),
+    )
+    rows = yield (
+        """SELECT n.namespace, n.keys, n.bytes, coalesce(sum(h.keys), 0), coalesce(sum(h.bytes), 0)
+    FROM namespaces n LEFT JOIN (SELECT namespace, 1 AS keys, bytes FROM items
+    UNION ALL SELECT namespace, 0, bytes FROM notes) h ON h.namespace = n.namespace GROUP BY n.namespace""",
+        (),
+    )
+    for namespace, keys, size, found_keys, found_size in rows:
+        if (found_keys, found_size) < (keys, size):
+            missing.append(
+                f"the namespace {namespace!r} held {keys} keys and {size} bytes;"
+                f" {found_keys} keys and {found_size} bytes are saved"
+            )
+    yield Many(
+        "UPDATE namespaces SET keys = ?, bytes = ? WHERE namespace = ?",
+        [(found_keys, found_size, namespace) for namespace, _, _, found_keys, found_size in rows],
+    )
+    return missing
+
+
+def _settle_lists(context: Context) -> Steps[list[str]]:
+    """Close the gaps in lists, and give those that lost theirs a line of their own in `items` again."""
+    missing: list[str] = []
+    yield (
+        """DELETE FROM list_items WHERE EXISTS (SELECT 1 FROM items i
+    WHERE i.namespace = list_items.namespace AND i.key = list_items.key AND i.length IS NULL)""",
+        (),
+    )
+    rows = yield (
+        """SELECT l.namespace, l.key, count(*), max(l.position) + 1, i.length,
+    length(CAST(l.key AS BLOB)) + 2 + sum(length(CAST(l.value AS BLOB)) + 1) - 1
+    FROM list_items l LEFT JOIN items i ON i.namespace = l.namespace AND i.key = l.key
+    GROUP BY l.namespace, l.key""",
+        (),
+    )
+    empty = yield (
+        """SELECT namespace, key, length FROM items i WHERE length > 0 AND NOT EXISTS
+    (SELECT 1 FROM list_items l WHERE l.namespace = i.namespace AND l.key = i.key)""",
+        (),
+    )
+    missing += [
+        f"the list {key!r} in {namespace!r} had {length} items; none is saved" for namespace, key, length in empty
+    ]
+    yield "UPDATE items SET length = 0, bytes = length(CAST(key AS BLOB)) + 2 WHERE length IS NOT NULL", ()
+    for namespace, key, count, end, length, size in rows:
+        if max(end, length or 0) > count:
+            missing.append(f"the list {key!r} in {namespace!r} had {max(end, length or 0)} items; {count} are saved")
+        if length is None:
+            missing.append(f"the list {key!r} in {namespace!r} lost its version, times and expiry; they start anew")
+        if end > count:
+            yield from _close_gaps(namespace, key)
+        yield (
+            """INSERT INTO items (namespace, key, length, bytes, version, created_at, updated_at)
+            SELECT namespace, ?, ?, ?, version_floor + 1, ?, ? FROM namespaces WHERE namespace = ?
+            ON CONFLICT (namespace, key) DO UPDATE SET length = excluded.length, bytes = excluded.bytes""",
+            (key, count, size, context.now, context.now, namespace),
+        )
+    return missing
+
+
+def _close_gaps(namespace: str, key: str) -> Steps[None]:
+    """Number the items of a list from 0 again, in order, so that no two ever have the same place."""
+    at = (namespace, key)
+    rows = yield "SELECT position FROM list_items WHERE namespace = ? AND key = ? ORDER BY position", at
+    yield Many(
+        "UPDATE list_items SET position = ? WHERE namespace = ? AND key = ? AND position = ?",
+        [(place, *at, position) for place, (position,) in enumerate(rows) if place != position],
+    )
