@@ -12,6 +12,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
@@ -42,7 +43,8 @@ class Shape(NamedTuple):
     in_table: bool
     """Whether it lies in a table's tree; tables WITHOUT ROWID lie in one like an index's."""
     columns: tuple[str, ...]
-    types: tuple[str, ...]
+    types: tuple[tuple[type, ...], ...]
+    """What each of its values may be."""
     least: int
     """How many values a row has at least: those of older rows end where later columns began."""
     alias: int | None
@@ -51,7 +53,7 @@ class Shape(NamedTuple):
     def fits(self, cell: Cell) -> bool:
         if cell.in_table is not self.in_table or not self.least <= len(cell.values) <= len(self.columns):
             return False
-        return all(_is_a(value, type_) for value, type_ in zip(cell.values, self.types, strict=False))
+        return all(map(isinstance, cell.values, self.types))
 
 
 class Report(NamedTuple):
@@ -120,13 +122,15 @@ class _Salvage:
 
     def _take(self, cell: Cell) -> None:
         fitting = [shape for shape in self._shapes if shape.fits(cell)]
-        exact = [shape for shape in fitting if len(shape.columns) == len(cell.values)] or fitting
-        if len(exact) != 1:
-            # The definitions of tables need more than the first page when there are many; those are no loss.
-            self._unreadable_rows += not _is_definition(cell)
+        fitting = [shape for shape in fitting if len(shape.columns) == len(cell.values)] or fitting
+        if all(shape.is_index for shape in fitting):  # or none fits
+            self._unreadable_rows += not fitting and not _is_definition(cell)
             return
-        (shape,) = exact
-        if shape.is_index or shape.name in MADE_ANEW:
+        if len(fitting) > 1:
+            self._unreadable_rows += 1
+            return
+        (shape,) = fitting
+        if shape.name in MADE_ANEW:
             return
         row = dict(zip(shape.columns, cell.values, strict=False))
         if shape.alias is not None:
@@ -173,34 +177,31 @@ def shapes() -> list[Shape]:
 
 def _shapes_of(fresh: sqlite3.Connection, table: str, without_rowid: bool) -> Iterator[Shape]:
     info = fresh.execute('SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)', (table,)).fetchall()
-    types = {name: f"{type_}{'!' if notnull or (without_rowid and pk) else ''}" for name, type_, notnull, _, pk in info}
+    types = {
+        name: (_PYTHON.get(type_, object), *(() if notnull or (without_rowid and pk) else (NoneType,)))
+        for name, type_, notnull, _, pk in info
+    }
     keys = [name for name, _, _, _, pk in sorted(info, key=lambda column: column[4]) if pk]
     declared = [name for name, *_ in info]
     if without_rowid:
         declared = [*keys, *(name for name in declared if name not in keys)]
     alias = None
-    if not without_rowid and len(keys) == 1 and types[keys[0]].upper().startswith("INTEGER"):
+    if not without_rowid and len(keys) == 1 and types[keys[0]][0] is int:
         alias = declared.index(keys[0])
-        types[keys[0]] = "NULL"
-    optional = [not types[name].endswith("!") or info[i][3] is not None for i, name in enumerate(declared)]
+        types[keys[0]] = (NoneType,)
+    optional = [NoneType in types[name] or info[i][3] is not None for i, name in enumerate(declared)]
     least = len(declared) if without_rowid else max((i + 1 for i, o in enumerate(optional) if not o), default=1)
-    shown = tuple(types[name] for name in declared)
-    yield Shape(table, False, not without_rowid, tuple(declared), shown, least, alias)
+    kinds = tuple(types[name] for name in declared)
+    yield Shape(table, False, not without_rowid, tuple(declared), kinds, least, alias)
     own = "SELECT name FROM pragma_index_list(?) WHERE NOT (? AND origin = 'pk')"
     for (index,) in fresh.execute(own, (table, without_rowid)).fetchall():
         parts = fresh.execute("SELECT name FROM pragma_index_xinfo(?)", (index,)).fetchall()
         columns = tuple(name or "rowid" for (name,) in parts)
-        kinds = tuple(types.get(name, "INTEGER!") for name in columns)
+        kinds = tuple(types.get(name, (int,)) for name in columns)
         yield Shape(index, True, False, columns, kinds, len(columns), None)
 
 
 _PYTHON = {"TEXT": str, "INTEGER": int, "BLOB": bytes}
-
-
-def _is_a(value: Any, type_: str) -> bool:
-    if value is None:
-        return not type_.endswith("!")
-    return isinstance(value, _PYTHON.get(type_.rstrip("!"), object))
 
 
 def _is_definition(cell: Cell) -> bool:
