@@ -85,6 +85,7 @@ def backup(arguments: argparse.Namespace) -> int:
                 server.backup(file.write, progress)
         else:
             with contextlib.closing(file_only(arguments)) as store, Progress("pages") as progress:
+                files.refuse_same(target, store.path)
                 files.back_up(store, partial, progress)
         files.check_copy(partial)
     print(f"{target}: {target.stat().st_size:,} bytes, checked")

@@ -7,12 +7,13 @@ of a piece are known, so it is enough to look at every eighth byte of the file, 
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from scrubjay.errors import Unavailable
 
@@ -131,9 +132,8 @@ class Search:
 
     def look_through(self, path: Path) -> Iterator[tuple[int, int]]:
         """The number of each piece that is in the file, and where."""
-        with path.open("rb") as file:
-            for start, block in _blocks(file):
-                yield from ((number, start + at) for number, at in self._look_at(block))
+        for start, block in _blocks(_descriptor(path)):
+            yield from ((number, start + at) for number, at in self._look_at(block))
 
     def _look_at(self, block: bytes) -> Iterator[tuple[int, int]]:
         words = memoryview(block[: len(block) // WINDOW * WINDOW]).cast("Q")
@@ -151,13 +151,35 @@ def _windows(piece: bytes) -> Iterator[int]:
         yield int.from_bytes(piece[offset : offset + WINDOW], sys.byteorder)
 
 
-def _blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The file in blocks that overlap by more than a piece."""
-    start, overlap = 0, b""
-    while data := file.read(BLOCK_BYTES):
-        yield start, overlap + data
-        start += len(overlap) + len(data) - 2 * PIECE_BYTES
-        overlap = (overlap + data)[-2 * PIECE_BYTES :]
+_descriptors: dict[tuple[int, int], int] = {}
+
+
+def _descriptor(path: Path) -> int:
+    """The file to read from, opened once and never closed.
+
+    A process that closes a file gives up all its locks on it, also those that SQLite has taken: then another
+    process takes itself for the last one, and deletes the log that this one still writes to.
+    """
+    status = path.stat()
+    place = (status.st_dev, status.st_ino)
+    if place not in _descriptors:
+        _descriptors[place] = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    return _descriptors[place]
+
+
+def _blocks(descriptor: int) -> Iterator[tuple[int, bytes]]:
+    """The file in blocks that overlap by more than a piece, and begin at a whole window."""
+    start = 0
+    while block := _read_at(descriptor, start, BLOCK_BYTES + 2 * PIECE_BYTES):
+        yield start, block
+        start += BLOCK_BYTES
+
+
+def _read_at(descriptor: int, start: int, size: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, size, start)
+    os.lseek(descriptor, start, os.SEEK_SET)  # Windows, where locks belong to the descriptor
+    return os.read(descriptor, size)
 
 
 def _pieces_of(connection: Connection, namespace: str) -> Iterator[bytes]:

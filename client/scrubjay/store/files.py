@@ -58,6 +58,11 @@ def check_copy(path: Path) -> None:
         raise Unavailable(f"the copy is damaged, and so may be what it was made of: {damage[0]}; run `scrubjay doctor`")
 
 
+def refuse_same(one: Path, other: Path) -> None:
+    if one.exists() and other.exists() and one.samefile(other):
+        raise InvalidInput(f"{one} is the database itself; name another file")
+
+
 @contextlib.contextmanager
 def arriving(target: Path, *, force: bool = False) -> Iterator[Path]:
     """A path to write to, which becomes `target` once it is whole and on disk; else nothing of it remains."""
@@ -83,6 +88,7 @@ def restore(backup: Path, path: Path, progress: Progress) -> Path | None:
     included, sees the old state until then and the new one from then on. Before the first is changed, and
     while nobody else can write, the old state is copied aside.
     """
+    refuse_same(backup, path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     was_there = path.exists() and path.stat().st_size > 0
     aside = path.with_name(f"{path.name}.before-restore-{time.strftime('%Y%m%d-%H%M%S')}")

@@ -338,13 +338,14 @@ class SqliteStore(Forkable):
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # What agents remember is nobody else's business; SQLite gives the log the file's mode.
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            # Not even opened and closed: that would give up every lock of this process on it, other stores' included.
+            if not self.path.is_file() or not os.access(self.path, os.R_OK):
+                raise self._unwritable("it is a folder, or belongs to somebody else") from None
         except OSError as error:
-            if not os.access(self.path, os.R_OK) or not self.path.is_file():
-                raise Unavailable(
-                    f"cannot write {self.path}: {error.strerror}; set SCRUBJAY_PATH to a file that can be written"
-                ) from error
-            self._mode = self._read_only_mode()
+            raise self._unwritable(error.strerror) from error
+        self._mode = self._find_mode()
         self._refuse_lost_file()
         connection = self.take()
         try:
@@ -355,15 +356,18 @@ class SqliteStore(Forkable):
             roll_back(connection)
             self.put_back(connection)
 
-    def _read_only_mode(self) -> str:
-        """How a file that may not be written is read.
+    def _unwritable(self, reason: str | None) -> Unavailable:
+        return Unavailable(f"cannot write {self.path}: {reason}; set SCRUBJAY_PATH to a file that can be written")
+
+    def _find_mode(self) -> str:
+        """How the file is opened: what may not be written can still be read.
 
         Beside a file in WAL mode SQLite wants to make two more, which a folder may forbid. Without a log
         nobody has it open, and it can be read as what will not change.
         """
-        if os.access(self.path.parent, os.W_OK) or Path(f"{self.path}-wal").exists():
-            return "?mode=ro"
-        return "?mode=ro&immutable=1"
+        if not os.access(self.path.parent, os.W_OK) and not Path(f"{self.path}-wal").exists():
+            return "?mode=ro&immutable=1"
+        return "" if os.access(self.path, os.W_OK) else "?mode=ro"
 
     def _refuse_lost_file(self) -> None:
         """SQLite takes an empty file for a new database, and deletes the log of what it was before."""
