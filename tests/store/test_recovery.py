@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from scrubjay.drafts import Draft
 from scrubjay.errors import ScrubjayError, Unavailable
-from scrubjay.store import apikeys, items, lists, notes, quotas
+from scrubjay.store import apikeys, items, lists, notes, quotas, recovery, schema, sqlite
 from scrubjay.store.pages import INDEX_INNER, INDEX_LEAF, TABLE_INNER, TABLE_LEAF, Pages
 from scrubjay.store.recovery import Report, recover, shapes
 from scrubjay.store.sqlite import SqliteStore
@@ -277,6 +277,34 @@ def test_another_programs_database_and_no_database_are_refused(tmp_path):
     for name in ("theirs", "text", "empty", "nowhere"):
         with pytest.raises(ScrubjayError, match=r"another program's|nothing of Scrubjay's|no file"):
             recover(tmp_path / name, tmp_path / f"{name}.out", lambda *_: None)
+
+
+def test_tables_and_columns_to_come_are_saved_as_well(whole, truth, tmp_path, monkeypatch):
+    """Also rows that are older than the last column of their table, and tables whose key is the row's number."""
+    path = damaged(whole, tmp_path, 0, b"")
+    later = (
+        *schema.MIGRATIONS,
+        (
+            "ALTER TABLE items ADD COLUMN colour TEXT",
+            "CREATE TABLE later (number INTEGER PRIMARY KEY, namespace TEXT NOT NULL, what TEXT)",
+        ),
+    )
+    for module in (sqlite, recovery):
+        monkeypatch.setattr(module, "MIGRATIONS", later)
+    monkeypatch.setattr(sqlite, "VERSION", len(later))
+    store = SqliteStore(path)
+    connection = store.take()
+    connection.execute("INSERT INTO later VALUES (42, 'ns', 'something'), (7, 'ns', NULL)")
+    connection.execute("UPDATE items SET colour = 'blue' WHERE key = 'key-0003'")
+    store.put_back(connection)
+    store.close()
+    report, found = saved(path, truth)
+    assert report.is_whole, report
+    assert found == truth
+    with sqlite3.connect(tmp_path / "db.recovered") as connection:
+        assert connection.execute("SELECT * FROM later").fetchall() == [(7, "ns", None), (42, "ns", "something")]
+        assert connection.execute("SELECT count(*) FROM items WHERE colour = 'blue'").fetchone() == (2,)
+    connection.close()
 
 
 def test_recover_can_tell_all_tables_apart():

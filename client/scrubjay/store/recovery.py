@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
@@ -27,8 +26,8 @@ from .quotas import Account
 from .schema import APPLICATION_ID, MIGRATIONS
 from .sqlite import SqliteStore
 
-BATCH = 500
-"""Rows that are saved at once."""
+BATCH, ROW_BYTES = 1000, 4096
+"""Rows that are saved at once; one that is longer counts as several."""
 MADE_ANEW = ("note_words",)
 
 Progress = Callable[[int, int], object]
@@ -107,8 +106,8 @@ class _Salvage:
         self._store = store
         self._shapes = shapes()
         self._waiting: dict[str, list[dict[str, Any]]] = {}
-        self._saved: Counter[str] = Counter()
-        self._unreadable_pages = self._unreadable_rows = 0
+        self._tables: set[str] = set()
+        self._held = self._unreadable_pages = self._unreadable_rows = 0
 
     def take_page(self, pages: Pages, number: int) -> None:
         try:
@@ -123,43 +122,32 @@ class _Salvage:
     def _take(self, cell: Cell) -> None:
         fitting = [shape for shape in self._shapes if shape.fits(cell)]
         fitting = [shape for shape in fitting if len(shape.columns) == len(cell.values)] or fitting
-        if all(shape.is_index for shape in fitting):  # or none fits
-            self._unreadable_rows += not fitting and not _is_definition(cell)
+        if fitting and all(shape.is_index or shape.name in MADE_ANEW for shape in fitting):
             return
-        if len(fitting) > 1:
-            self._unreadable_rows += 1
+        row = _checked(fitting[0], cell) if len(fitting) == 1 else None
+        if row is None:
+            self._unreadable_rows += not _is_definition(cell)
             return
-        (shape,) = fitting
-        if shape.name in MADE_ANEW:
-            return
-        row = dict(zip(shape.columns, cell.values, strict=False))
-        if shape.alias is not None:
-            row[shape.columns[shape.alias]] = cell.rowid
-        try:
-            if shape.name in _CHECKS:
-                _CHECKS[shape.name](row)
-        except (ScrubjayError, KeyError, TypeError):
-            self._unreadable_rows += 1
-            return
-        waiting = self._waiting.setdefault(shape.name, [])
-        waiting.append(row)
-        if len(waiting) == BATCH:
-            self._save(shape.name)
+        self._waiting.setdefault(fitting[0].name, []).append(row)
+        self._held += 1 + sum(len(value) for value in cell.values if isinstance(value, str | bytes)) // ROW_BYTES
+        if self._held >= BATCH:
+            self._save()
 
-    def _save(self, table: str) -> None:
-        rows = self._waiting.pop(table)
-        save = save_notes(rows) if table == "notes" else save_rows(table, rows)
-        self._saved[table] += self._store.run(save)
+    def _save(self) -> None:
+        for table, rows in self._waiting.items():
+            self._store.run(save_notes(rows) if table == "notes" else save_rows(table, rows))
+        self._tables |= self._waiting.keys()
+        self._waiting, self._held = {}, 0
 
     def end(self, pages: Pages) -> Report:
-        for table in sorted(self._waiting, key=lambda table: table != "namespaces"):
-            self._save(table)
-        if not self._saved:
+        self._save()
+        if not self._tables:
             raise Unavailable("nothing of Scrubjay's was found in it; is it the right file? a backup may help")
+        saved = self._store.run(count_rows(sorted(self._tables)))
         missing = self._store.run(settle())
         if pages.cut_off:
             missing.append(f"the file is cut off: {pages.cut_off} of its pages are not there")
-        return Report(dict(self._saved), pages.count, self._unreadable_pages, self._unreadable_rows, missing)
+        return Report(saved, pages.count, self._unreadable_pages, self._unreadable_rows, missing)
 
 
 # ---------------------------------------------------------------- what rows look like
@@ -189,10 +177,10 @@ def _shapes_of(fresh: sqlite3.Connection, table: str, without_rowid: bool) -> It
     if not without_rowid and len(keys) == 1 and types[keys[0]][0] is int:
         alias = declared.index(keys[0])
         types[keys[0]] = (NoneType,)
-    optional = [NoneType in types[name] or info[i][3] is not None for i, name in enumerate(declared)]
-    least = len(declared) if without_rowid else max((i + 1 for i, o in enumerate(optional) if not o), default=1)
+    defaults = {name: default for name, _, _, default, _ in info}
+    needed = [i for i, name in enumerate(declared, 1) if NoneType not in types[name] and defaults[name] is None]
     kinds = tuple(types[name] for name in declared)
-    yield Shape(table, False, not without_rowid, tuple(declared), kinds, least, alias)
+    yield Shape(table, False, not without_rowid, tuple(declared), kinds, max(needed, default=1), alias)
     own = "SELECT name FROM pragma_index_list(?) WHERE NOT (? AND origin = 'pk')"
     for (index,) in fresh.execute(own, (table, without_rowid)).fetchall():
         parts = fresh.execute("SELECT name FROM pragma_index_xinfo(?)", (index,)).fetchall()
@@ -210,6 +198,19 @@ def _is_definition(cell: Cell) -> bool:
 
 
 # ---------------------------------------------------------------- what rows must be
+
+
+def _checked(shape: Shape, cell: Cell) -> dict[str, Any] | None:
+    """The row by its columns; None when it cannot be what was written."""
+    row = dict(zip(shape.columns, cell.values, strict=False))
+    if shape.alias is not None:
+        row[shape.columns[shape.alias]] = cell.rowid
+    try:
+        if shape.name in _CHECKS:
+            _CHECKS[shape.name](row)
+    except (ScrubjayError, KeyError, TypeError):
+        return None
+    return row
 
 
 def _check_namespace_row(row: dict[str, Any]) -> None:
@@ -295,28 +296,30 @@ _CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 @operation(LONG_WRITE)
-def save_rows(_context: Context, table: str, rows: list[dict[str, Any]]) -> Steps[int]:
-    """Rows as they were; how many are new."""
-    ((before,),) = yield f'SELECT count(*) FROM "{table}"', ()  # noqa: S608
+def save_rows(_context: Context, table: str, rows: list[dict[str, Any]]) -> Steps[None]:
+    """Rows as they were."""
     for columns in {tuple(row) for row in rows}:
         names, marks = ", ".join(f'"{name}"' for name in columns), ", ".join("?" * len(columns))
         yield Many(
             f'INSERT OR IGNORE INTO "{table}" ({names}) VALUES ({marks})',  # noqa: S608
             [tuple(row.values()) for row in rows if tuple(row) == columns],
         )
-    ((after,),) = yield f'SELECT count(*) FROM "{table}"', ()  # noqa: S608
-    return int(after - before)
 
 
 @operation(LONG_WRITE)
-def save_notes(context: Context, rows: list[dict[str, Any]]) -> Steps[int]:
+def save_notes(context: Context, rows: list[dict[str, Any]]) -> Steps[None]:
     """Notes, with their words counted anew."""
-    saved = 0
     for row in rows:
         account = Account(context, row["namespace"], ())  # without limits: what is there, was allowed
-        note = Row._make(row[name] for name in COLUMNS.replace("\n", " ").split(", "))
-        saved += yield from keep_note(account, note)
-    return saved
+        yield from keep_note(account, Row._make(row[name] for name in COLUMNS.replace("\n", " ").split(", ")))
+
+
+@operation(LONG_WRITE)
+def count_rows(_context: Context, tables: Iterable[str]) -> Steps[dict[str, int]]:
+    counts = {}
+    for table in tables:
+        ((counts[table],),) = yield f'SELECT count(*) FROM "{table}"', ()  # noqa: S608
+    return counts
 
 
 @operation(LONG_WRITE)
