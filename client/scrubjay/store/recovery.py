@@ -363,43 +363,39 @@ def settle(context: Context) -> Steps[list[str]]:
 
 
 def _settle_lists(context: Context) -> Steps[list[str]]:
-    """Close the gaps in lists, and give those that lost theirs a line of their own in `items` again."""
+    """Close the gaps in lists, and give those that lost theirs a row in `items` again.
+
+    Both tables are read once, and joined here: finding one row among large values takes SQLite very long.
+    """
     missing: list[str] = []
-    yield (
-        """DELETE FROM list_items WHERE EXISTS (SELECT 1 FROM items i
-    WHERE i.namespace = list_items.namespace AND i.key = list_items.key AND i.length IS NULL)""",
-        (),
-    )
+    known = yield "SELECT namespace, key, length FROM items WHERE length IS NOT NULL", ()
+    lengths = {(namespace, key): length for namespace, key, length in known}
     rows = yield (
-        """SELECT l.namespace, l.key, count(*), max(l.position) + 1, i.length,
-    length(CAST(l.key AS BLOB)) + 2 + sum(length(CAST(l.value AS BLOB)) + 1) - 1
-    FROM list_items l LEFT JOIN items i ON i.namespace = l.namespace AND i.key = l.key
-    GROUP BY l.namespace, l.key""",
+        """SELECT namespace, key, count(*), max(position) + 1, sum(length(CAST(value AS BLOB)) + 1)
+        FROM list_items GROUP BY namespace, key""",
         (),
     )
-    empty = yield (
-        """SELECT namespace, key, length FROM items i WHERE length > 0 AND NOT EXISTS
-    (SELECT 1 FROM list_items l WHERE l.namespace = i.namespace AND l.key = i.key)""",
-        (),
-    )
-    missing += [
-        f"the list {key!r} in {namespace!r} had {length} items; none is saved" for namespace, key, length in empty
-    ]
-    yield "UPDATE items SET length = 0, bytes = length(CAST(key AS BLOB)) + 2 WHERE length IS NOT NULL", ()
-    for namespace, key, count, end, length, size in rows:
-        if max(end, length or 0) > count:
-            missing.append(f"the list {key!r} in {namespace!r} had {max(end, length or 0)} items; {count} are saved")
-        if length is None:
-            missing.append(f"the list {key!r} in {namespace!r} lost its version, times and expiry; they start anew")
+    found = {(namespace, key): figures for namespace, key, *figures in rows}
+    for place in sorted(found.keys() | lengths.keys()):
+        count, end, size = found.get(place, (0, 0, 1))
+        had = max(end, lengths.get(place, 0))
+        if had > count:
+            missing.append(f"the list {place[1]!r} in {place[0]!r} had {had} items; {count} are saved")
         if end > count:
-            yield from _close_gaps(namespace, key)
-        yield (
-            """INSERT INTO items (namespace, key, length, bytes, version, created_at, updated_at)
-            SELECT namespace, ?, ?, ?, version_floor + 1, ?, ? FROM namespaces WHERE namespace = ?
-            ON CONFLICT (namespace, key) DO UPDATE SET length = excluded.length, bytes = excluded.bytes""",
-            (key, count, size, context.now, context.now, namespace),
-        )
+            yield from _close_gaps(*place)
+        size += byte_size(place[1]) + 1
+        if place in lengths:
+            yield "UPDATE items SET length = ?, bytes = ? WHERE namespace = ? AND key = ?", (count, size, *place)
+        elif (yield _MAKE_LIST, (place[1], count, size, context.now, context.now, place[0])):
+            missing.append(f"the list {place[1]!r} in {place[0]!r} lost its version, times and expiry; they start anew")
+        else:  # a value has its name: what there is of the list is older
+            yield "DELETE FROM list_items WHERE namespace = ? AND key = ?", place
     return missing
+
+
+_MAKE_LIST = """INSERT INTO items (namespace, key, length, bytes, version, created_at, updated_at)
+SELECT namespace, ?, ?, ?, version_floor + 1, ?, ? FROM namespaces WHERE namespace = ?
+ON CONFLICT DO NOTHING RETURNING 1"""
 
 
 def _close_gaps(namespace: str, key: str) -> Steps[None]:
