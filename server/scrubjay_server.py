@@ -28,7 +28,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import IO, Annotated, Any, Literal, TypeVar
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import prometheus_client
@@ -82,7 +82,7 @@ from scrubjay.recall.context import as_context
 from scrubjay.recall.embedding import open_embedder
 from scrubjay.records import Change, Note, Usage, to_time
 from scrubjay.settings import SETTINGS, add_serve_flags, resolve
-from scrubjay.store import apikeys, changes, items, lists, notes, quotas
+from scrubjay.store import apikeys, changes, erasure, files, items, lists, notes, quotas, transfer
 from scrubjay.store.aio import AioStore
 from scrubjay.store.apikeys import Access
 from scrubjay.store.deliveries import HEADER, Delivery, once
@@ -811,6 +811,9 @@ _SECURITY = {
     "x-api-key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same, in another header"},
 }
 WRITES = (413, 429, 503, 507)
+NDJSON = "application/x-ndjson"
+_TEXT = {"type": "string", "maxLength": MAX_KEY_BYTES}
+_NUMBER = {"type": "number", "minimum": 0}
 _bodies: set[type[BaseModel]] = set()
 
 
@@ -823,6 +826,7 @@ def described(
     headers: tuple[dict[str, Any], ...] = (),
     bare: bool = False,
     text: bool = False,
+    lines: bool = False,
 ) -> dict[str, Any]:
     """What FastAPI cannot see in a plain route: its parameters, its body, and every status it answers."""
     extra: dict[str, Any] = {
@@ -843,6 +847,8 @@ def described(
         schema = {"$ref": f"#/components/schemas/{body.__name__}"}
         needed = any(field.is_required() for field in body.model_fields.values())
         extra["requestBody"] = {"required": needed, "content": {"application/json": {"schema": schema}}}
+    if lines:
+        extra["requestBody"] = {"required": True, "content": {NDJSON: {"schema": {"type": "string"}}}}
     statuses = {*errors, 400, 431, 503} if "{" in path else {*errors, 431}
     if path not in OPEN_PATHS:
         statuses |= {401, 403, 429}
@@ -895,8 +901,9 @@ async def set_item(request: Request) -> Response:
     ttl = check_ttl(fields.get("ttl"))
     value = fields["value"]
     text = None if value is None else encode(value)
+    delivery = delivery_of(request)
     stored = items.set_item(namespace, key, text, ttl, expected_version(request))
-    version, account = await run(request, once(stored, namespace, delivery_of(request)))
+    version, account = await run(request, once(stored, namespace, delivery))
     return written(f'{{"version":{version}}}', account, version)
 
 
@@ -910,10 +917,6 @@ async def delete_item(request: Request) -> Response:
     if not found:
         return failure(404, NotFound.code, missing(request).detail, headers)
     return Response(status_code=204, headers=headers)
-
-
-_TEXT = {"type": "string", "maxLength": MAX_KEY_BYTES}
-_NUMBER = {"type": "number", "minimum": 0}
 
 
 @v1.get(
@@ -1296,6 +1299,99 @@ async def revoke_apikey(request: Request) -> Response:
     if not await run(request, apikeys.revoke(request.path_params["id"])):
         raise NotFound("there is no such api key")
     return Response(status_code=204)
+
+
+class Lines(Response):
+    media_type = NDJSON
+
+
+class Database(Response):
+    media_type = "application/vnd.sqlite3"
+
+
+class MovedBody(BaseModel):
+    namespace: str
+    keys: int
+    notes: int
+
+
+class ErasedBody(BaseModel):
+    namespace: str
+    rows: dict[str, int] = Field(description="how many were erased, by table")
+    pieces: int = Field(description="of what was there, how many were looked for in the files afterwards")
+    common: int = Field(description="pieces that say too little to be looked for")
+    shared: int = Field(description="pieces that were found because what remains holds the same")
+    files: list[str]
+    bytes: int
+    traces: list[str] = Field(description="where something was found that should be gone")
+
+
+@v1.get(**described(f"{_NS}/export", 404), response_class=Lines)
+async def export_namespace(request: Request) -> Response:
+    """All of a namespace as lines of JSON, as it is at one moment. For administrators."""
+    need_admin(request)
+    namespace, store = namespace_of(request), request.app.state.store
+    # On disk first: a failure can still be told, and a slow reader does not hold the store's state back.
+    file = tempfile.TemporaryFile(dir=store.folder)  # noqa: SIM115 - closed when it is sent
+    try:
+        await store.apart(SqliteStore.run, transfer.export_namespace(namespace, file.write))
+    except BaseException:
+        file.close()
+        raise
+    return sent(file, Lines.media_type)
+
+
+@v1.post(
+    **described(f"{_NS}/import", 409, 413, 507, query={"replace": {"type": "boolean"}}, lines=True),
+    response_model=MovedBody,
+)
+async def import_namespace(request: Request) -> Response:
+    """Bring in what `export` gave, all of it or nothing; not counted as today's writes. For administrators."""
+    need_admin(request)
+    namespace = namespace_of(request)
+    replace = request.query_params.get("replace", "false")
+    if replace not in ("true", "false"):
+        raise InvalidInput(f"replace in the query is true or false, not {replace[:40]!r}")
+    with tempfile.NamedTemporaryFile(dir=request.app.state.store.folder, prefix=".scrubjay-import-") as file:
+        async for chunk in request.stream():
+            file.write(chunk)
+        file.flush()
+        bring = transfer.import_namespace(namespace, Path(file.name), replace == "true")
+        moved, account = await run(request, bring)
+    return written(moved._asdict(), account)
+
+
+@v1.post(**described(f"{_NS}/erase"), response_model=ErasedBody)
+async def erase_namespace(request: Request) -> Response:
+    """Erase a namespace from every table and write the file anew; then look for traces. For administrators."""
+    need_admin(request)
+    erased = await request.app.state.store.apart(erasure.erase, namespace_of(request))
+    return json_response(erased.to_json())
+
+
+@v1.get(**described("/v1/backup", 503), response_class=Database)
+async def back_up(request: Request) -> Response:
+    """The whole database, as it is at one moment. For administrators."""
+    need_admin(request)
+    store = request.app.state.store
+    with tempfile.TemporaryDirectory(dir=store.folder, prefix=".scrubjay-backup-") as folder:
+        copy = Path(folder) / "copy"
+        await store.apart(files.back_up, copy, lambda *_: None)
+        file = copy.open("rb")
+    return sent(file, Database.media_type)
+
+
+def sent(file: IO[bytes], media_type: str) -> Response:
+    """A file as an answer, bit by bit."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        file.seek(0)
+        with file:
+            while piece := await asyncio.to_thread(file.read, 2**18):
+                yield piece
+
+    size = file.seek(0, os.SEEK_END)
+    return StreamingResponse(pieces(), media_type=media_type, headers={"Content-Length": str(size)})
 
 
 @v1.get(**described("/health"), response_model=StatusBody)

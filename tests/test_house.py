@@ -21,6 +21,7 @@ README = (ROOT / "README.md").read_text()
 # From the ground up: a room may use only those before it.
 ROOMS = [
     "version",
+    "progress",
     "lazy",
     "forks",
     "records",
@@ -41,6 +42,7 @@ ROOMS = [
     "memory",
     "async_memory",
     "adapters",
+    "upkeep",
     "cli",
 ]
 

@@ -19,9 +19,11 @@ from typing import Any
 from .backends import Backend
 from .errors import InvalidInput, MissingExtra, ScrubjayError
 from .memory import Memory, open_backend
+from .progress import Progress
 from .records import Change, Note, Usage
 from .settings import add_serve_flags, checked, parse_count, parse_seconds, parse_size, resolve
 from .store.sqlite import SqliteStore
+from .upkeep import add_upkeep_commands, file_only
 from .values import decode_body, encode
 from .version import __version__
 
@@ -118,25 +120,19 @@ def forget(arguments: argparse.Namespace) -> int:
     return 0 if found else 1
 
 
-def _file_only(arguments: argparse.Namespace, secret: str | None = None) -> SqliteStore:
-    if arguments.url or (not arguments.path and resolve("url")):
-        raise InvalidInput("this works on the file itself: run it where the server runs, with --path")
-    return SqliteStore(resolve("path", arguments.path), secret=secret)
-
-
 def reindex(arguments: argparse.Namespace) -> int:
     from .meaning import Meaning  # noqa: PLC0415 - nobody else needs it
 
     choice = resolve("embedder")
     if not choice:
         raise InvalidInput("no model is chosen, and words need no reindexing; set SCRUBJAY_EMBEDDER")
-    store = _file_only(arguments)
+    store = file_only(arguments)
     try:
         meaning = Meaning(store, choice)
-        for done, total in meaning.reindex():
-            bar = "#" * (40 * done // total)
-            print(f"\r[{bar:40}] {done:,} of {total:,} notes", end="", file=sys.stderr, flush=True)
-        print(f"\nall notes are indexed by {meaning.embedder.name}", file=sys.stderr)
+        with Progress("notes") as progress:
+            for done, total in meaning.reindex():
+                progress(done, total)
+        print(f"all notes are indexed by {meaning.embedder.name}", file=sys.stderr)
     finally:
         store.close()
     return 0
@@ -166,13 +162,13 @@ def decrypt(arguments: argparse.Namespace) -> int:
 def _open_sealed(arguments: argparse.Namespace) -> tuple[SqliteStore, bool]:
     """The file, and whether its values are sealed: then SCRUBJAY_SECRET has to open it."""
     try:
-        return _file_only(arguments, secret=""), False
+        return file_only(arguments, secret=""), False
     except InvalidInput:
-        return _file_only(arguments), True
+        return file_only(arguments), True
 
 
 def compact(arguments: argparse.Namespace) -> int:
-    store = _file_only(arguments)
+    store = file_only(arguments)
     try:
         store.sweep()
         store.compact()
@@ -467,6 +463,7 @@ def _parser() -> argparse.ArgumentParser:
     command("encrypt", encrypt, "seal all values under SCRUBJAY_SECRET, or change it to SCRUBJAY_NEW_SECRET")
     command("decrypt", decrypt, "store values as they are again")
     command("compact", compact, "write the file anew: smaller, and without a trace of what was erased")
+    add_upkeep_commands(command)
     command("doctor", doctor, "check the file, and the server if there is one")
     return parser
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote, urlencode
 
 from .backends import MISSING
@@ -13,13 +14,15 @@ from .errors import NotFound, ScrubjayError, Unavailable, from_wire
 from .names import MAX_NOTES_PAGE, MAX_PAGE, check_header
 from .records import ApiKey, Change, Item, Note, Pending, Usage
 from .version import __version__
-from .wire import Answer, NoAnswer, open_wire
+from .wire import Answer, Flow, NoAnswer, open_wire
 
 _HEADERS = {
     "User-Agent": f"scrubjay/{__version__}",
     "Accept": "application/json",
     "Content-Type": "application/json",
 }
+PIECE_BYTES = 2**18
+"""What is read at a time of an answer that may be larger than memory."""
 
 
 _ROUTES = {
@@ -170,6 +173,22 @@ class HttpBackend:
     def adopt(self) -> None: ...
     def flush(self, namespace: str | None, timeout: float) -> None: ...
 
+    def export(self, namespace: str, write: Callable[[bytes], object], progress: Callable[[int, int], object]) -> None:
+        """All lines of a namespace, handed to `write`."""
+        self._download(f"{_root(namespace)}/export", write, progress)
+
+    def import_(self, namespace: str, file: BinaryIO, *, replace: bool) -> dict[str, Any]:
+        """Bring an export in; what it held."""
+        return self._upload(f"{_root(namespace)}/import?replace={json.dumps(replace)}", file)
+
+    def backup(self, write: Callable[[bytes], object], progress: Callable[[int, int], object]) -> None:
+        """The server's whole database, handed to `write`."""
+        self._download("/v1/backup", write, progress)
+
+    def erase(self, namespace: str) -> dict[str, Any]:
+        """Erase a namespace for good, and what the server found when it looked for traces."""
+        return self._upload(f"{_root(namespace)}/erase", None)
+
     def close(self) -> None:
         self._wire.close()
 
@@ -201,20 +220,55 @@ class HttpBackend:
                 f"{self.place} answered something that is not JSON; is it a Scrubjay server?", status=answer.status
             ) from error
 
+    def _upload(self, path: str, file: BinaryIO | None) -> dict[str, Any]:
+        """What may take long, and may be larger than memory."""
+        flow = self._stream("POST", path, file)
+        with contextlib.closing(flow):
+            answered: dict[str, Any] = json.loads(self._read(flow))
+            return answered
+
+    def _download(self, path: str, write: Callable[[bytes], object], progress: Callable[[int, int], object]) -> None:
+        """An answer that may be larger than memory; one that was cut off is an error."""
+        flow = self._stream("GET", path, None)
+        with contextlib.closing(flow):
+            total, done = int(flow.headers.get("Content-Length") or 0), 0
+            while piece := self._read(flow, PIECE_BYTES):
+                write(piece)
+                done += len(piece)
+                progress(done, total)
+        if done < total:
+            raise Unavailable(f"{self.place} broke off after {done:,} of {total:,} bytes; try again")
+
+    def _stream(self, method: str, path: str, file: BinaryIO | None) -> Flow:
+        try:
+            flow = self._wire.stream(method, path, file, self._headers)
+        except OSError as error:
+            raise self._unreached(error) from error
+        if flow.status >= 300:
+            with contextlib.closing(flow):
+                headers = {name.lower(): value for name, value in flow.headers.items()}
+                raise self._failure(Answer(flow.status, headers, self._read(flow)))
+        return flow
+
+    def _read(self, flow: Flow, size: int | None = None) -> bytes:
+        try:
+            return flow.read(size)
+        except Exception as error:  # two libraries read HTTP here, each with errors of its own
+            raise Unavailable(f"{self.place} broke off in the middle of its answer: {error}; try again") from error
+
     def _send(
         self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
         sent = {**self._headers, **headers} if headers else self._headers
         try:
             return self._wire.send(method, path, b"" if body is None else body.encode(), sent)
-        except NoAnswer as error:
-            raise Unavailable(
-                f"{self.place} did not answer: {error}; what was asked may have happened or not"
-            ) from error
         except OSError as error:
-            raise Unavailable(
-                f"cannot reach {self.place}: {error}; is it running? start it with: scrubjay serve"
-            ) from error
+            raise self._unreached(error) from error
+
+    def _unreached(self, error: OSError) -> Unavailable:
+        if isinstance(error, NoAnswer):
+            return Unavailable(f"{self.place} did not answer: {error}; what was asked may have happened or not")
+        return Unavailable(f"cannot reach {self.place}: {error}; is it running? start it with: scrubjay serve")
 
     def _failure(self, answer: Answer) -> ScrubjayError:
         try:

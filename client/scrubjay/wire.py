@@ -7,13 +7,14 @@ What needs more than this (a proxy, a user name in the address) goes through req
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import select
 import socket
 import weakref
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 from urllib.parse import SplitResult, quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -23,6 +24,8 @@ from .names import check_seconds, shown
 
 MAX_LINE = 65_536
 """Bytes of one header line; what is longer is no answer of a Scrubjay server."""
+STREAM_SECONDS = 600.0
+"""How long a server may be silent while it makes, checks or takes in a whole namespace or file."""
 
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -40,9 +43,22 @@ class NoAnswer(OSError):
     """The request was sent, and nobody knows what became of it."""
 
 
+class Flow(Protocol):
+    """An answer that is read bit by bit."""
+
+    status: int
+    headers: Any
+
+    def read(self, amt: int | None = None, /) -> bytes: ...
+    def close(self) -> None: ...
+
+
 class Wire(Protocol):
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """One request and its answer; an OSError when the server was not reached, NoAnswer when it did not answer."""
+
+    def stream(self, method: str, path: str, body: BinaryIO | None, headers: Mapping[str, str]) -> Flow:
+        """A request, or an answer, that is too large for memory; the answer is the caller's to close."""
 
     def close(self) -> None: ...
 
@@ -138,6 +154,22 @@ class _DirectWire(Forkable):
             connection.close()
         return answer
 
+    def stream(self, method: str, path: str, body: BinaryIO | None, headers: Mapping[str, str]) -> Flow:
+        opened = (_tls if self._parts.scheme == "https" else _tcp)(self._parts, self._timeout)
+        opened.connect()
+        opened.sock.settimeout(STREAM_SECONDS)
+        try:
+            once = {"Content-Length": str(_size(body)), "Connection": "close"}
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused halfway: the answer says why
+                opened.request(method, self._root + path, body, {**headers, **once})
+            return opened.getresponse()
+        except http.client.HTTPException as error:
+            opened.close()
+            raise NoAnswer(f"what answered does not speak HTTP: {error}") from error
+        except OSError as error:
+            opened.close()
+            raise NoAnswer(str(error) or type(error).__name__) from error
+
     def close(self) -> None:
         _close_all(self._idle)
 
@@ -210,6 +242,10 @@ def _exactly(file: Any, size: int) -> bytes:
     return data
 
 
+def _size(file: BinaryIO | None) -> int:
+    return 0 if file is None else os.fstat(file.fileno()).st_size - file.tell()
+
+
 class _RequestsWire(Forkable):
     """Through requests, which knows proxies and all they want."""
 
@@ -225,18 +261,28 @@ class _RequestsWire(Forkable):
         self._session = requests.Session()
 
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        answer = self._request(method, path, body, headers, self._timeout)
+        return Answer(
+            answer.status_code, {name.lower(): value for name, value in answer.headers.items()}, answer.content
+        )
+
+    def stream(self, method: str, path: str, body: BinaryIO | None, headers: Mapping[str, str]) -> Flow:
+        timeout = (self._timeout, STREAM_SECONDS)
+        flow: Flow = self._request(method, path, body or b"", headers, timeout, stream=True).raw
+        return flow
+
+    def _request(
+        self, method: str, path: str, body: Any, headers: Mapping[str, str], timeout: Any, *, stream: bool = False
+    ) -> Any:
         from requests import ReadTimeout, Request  # noqa: PLC0415
 
         prepared = self._session.prepare_request(Request(method, self._url, data=body, headers=dict(headers)))
         prepared.url = self._url + path  # as it is: requests would resolve a key of ".."
-        settings = self._session.merge_environment_settings(self._url, {}, None, None, None)
+        settings = self._session.merge_environment_settings(self._url, {}, stream, None, None)
         try:
-            answer = self._session.send(prepared, timeout=self._timeout, allow_redirects=False, **settings)
+            return self._session.send(prepared, timeout=timeout, allow_redirects=False, **settings)
         except ReadTimeout as error:
             raise NoAnswer(str(error)) from error
-        return Answer(
-            answer.status_code, {name.lower(): value for name, value in answer.headers.items()}, answer.content
-        )
 
     def close(self) -> None:
         self._session.close()

@@ -12,8 +12,9 @@ import time
 import pytest
 
 from harness import DAY, AioDriver, Clock, SyncDriver, clean_environment
+from scrubjay.drafts import Draft
 from scrubjay.errors import Conflict, InvalidInput, QuotaExceeded, Unavailable
-from scrubjay.store import items, lists, quotas, schema, sqlite
+from scrubjay.store import items, lists, notes, quotas, schema, sqlite
 from scrubjay.store.deliveries import Delivery, once
 from scrubjay.store.operation import WRITE, Quota, operation
 from scrubjay.store.sqlite import SqliteStore
@@ -393,6 +394,50 @@ def test_many_can_make_the_file_at_once(tmp_path):
     store = SqliteStore(tmp_path / "db")
     assert store.run(items.read_text("ns", "n")) == "6"
     store.close()
+
+
+def test_opening_a_file_again_does_not_give_up_the_locks_on_it(tmp_path):
+    """A process that closes any descriptor of a file loses its locks, and others then delete its log under it."""
+    program = "import sys; from scrubjay import Memory; Memory('ns', path=sys.argv[1]).incr(sys.argv[2])"
+    first = SqliteStore(tmp_path / "db")
+    first.run(items.set_item("ns", "mine", "1"))
+    for i in range(3):
+        SqliteStore(tmp_path / "db", durability="fast").close()
+        command = [sys.executable, "-c", program, str(tmp_path / "db"), f"theirs-{i}"]
+        subprocess.run(command, env=clean_environment(), check=True, timeout=60)
+        assert (tmp_path / "db-wal").exists(), "the log was deleted while it was in use"
+        first.run(items.set_item("ns", f"mine-{i}", "1"))
+    first.close()
+    again = SqliteStore(tmp_path / "db")
+    assert len(again.run(items.list_keys("ns"))) == 7
+    again.close()
+
+
+def test_expiry_versions_and_ids_hold_when_the_clock_is_set_back(open_driver):
+    clock = Clock()
+    driver = open_driver(clock=clock)
+    driver.run(items.set_item("ns", "lives", "1", 100))
+    first, _ = driver.run(notes.remember("ns", Draft.check("first", ttl=100)))
+    version = driver.run(items.set_item("ns", "k", "1"))[0]
+    driver.run(lists.append_items("ns", "l", ["1"], "once"))
+    for back in (3600, 3 * DAY, 400 * DAY):
+        clock.now -= back
+        driver.store.sweep()
+        assert driver.run(items.read_text("ns", "lives")) == "1", "nothing expires before its time"
+        version, seen = driver.run(items.set_item("ns", "k", "2"))[0], version
+        assert version > seen
+        driver.run(items.delete_item("ns", "k"))
+        version, seen = driver.run(items.set_item("ns", "k", "3"))[0], version
+        assert version > seen
+        assert driver.run(lists.append_items("ns", "l", ["2"], "once"))[0] == 1
+        note, _ = driver.run(notes.remember("ns", Draft.check(f"after {back}")))
+        assert int(note.id) > int(first.id)
+        first = note
+    clock.now = Clock().now + 101
+    driver.store.sweep()
+    assert driver.run(items.read_text("ns", "lives")) is None
+    assert "first" not in {note.content for note in driver.run(notes.list_notes("ns"))}
+    assert driver.store.find_faults() == []
 
 
 def test_a_fault_is_found_and_named(tmp_path):

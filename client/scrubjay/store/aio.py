@@ -14,6 +14,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import aiosqlite
@@ -52,7 +53,7 @@ class AioStore:
         self._loop = asyncio.get_running_loop()
         self._writer = self._store.connect(patience=0)
         for _ in range(LONG_READERS):
-            reader = await aiosqlite.connect(self._store.path, timeout=BUSY_SECONDS, isolation_level=None)
+            reader = await aiosqlite.connect(self._store.uri, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
             for pragma in self._store.pragmas():
                 await reader.execute(pragma)
             self._readers.put_nowait(reader)
@@ -89,7 +90,16 @@ class AioStore:
 
     async def sweep(self) -> None:
         """Remove what has expired."""
-        await asyncio.to_thread(self._store.sweep)
+        await self.apart(SqliteStore.sweep)
+
+    @property
+    def folder(self) -> Path:
+        """Where there is room for copies of what is stored."""
+        return self._store.path.parent
+
+    async def apart(self, call: Callable[..., T], *args: Any) -> T:
+        """A call on the store that concerns the whole file, or takes minutes, on a thread of its own."""
+        return await asyncio.to_thread(call, self._store, *args)
 
     async def _read(self, operation: Operation[T]) -> T:
         """Statement by statement, each where it belongs."""

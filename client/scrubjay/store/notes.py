@@ -136,7 +136,7 @@ def forget(context: Context, namespace: str, note_id: str) -> Steps[tuple[bool, 
 def clear_notes(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
     """Erase all notes of a namespace; how many there were."""
     account = yield from open_account(context, namespace)
-    count = yield from _clear_into(account, context.now)
+    count = yield from clear_notes_into(account, context.now)
     account.record_clear()
     yield from account.save()
     return count, account
@@ -147,7 +147,7 @@ def clear_all(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
     """Erase everything in a namespace; how many items and notes there were."""
     account = yield from open_account(context, namespace)
     count = yield from clear_into(account, context.now)
-    count += yield from _clear_into(account, context.now)
+    count += yield from clear_notes_into(account, context.now)
     account.record_clear()
     yield from account.save()
     return count, account
@@ -255,6 +255,19 @@ def seal_speaker(cipher: Cipher, namespace: str, row: Row) -> Any:
     return None if name is None else cipher.seal_alike(name, speaker_place(namespace))
 
 
+def keep_note(context: Context, account: Account, row: Row) -> Steps[bool]:
+    """Store a note as it once was, under its own id; its words are counted anew. False when it is there already."""
+    cipher, namespace = context.cipher, account.namespace
+    counts = row.hidden_words(cipher)
+    row = row._replace(bytes=_size(row), words=pack_words(counts))
+    yield from account.charge(size=row.bytes)
+    made = (digest_of(cipher, row.content, row.session), seal_speaker(cipher, namespace, row))
+    added = yield f"{_INSERT} ON CONFLICT DO NOTHING RETURNING 1", (namespace, *made, *row.sealed(cipher, namespace))
+    if added:
+        yield from add_words(namespace, row.id, counts)
+    return bool(added)
+
+
 def digest_of(cipher: Cipher, content: str, session: str | None) -> bytes:
     """What makes two notes the same: the content, in the same session. Two people may say the same thing."""
     person = blake2b((session or "").encode(), digest_size=16).digest()
@@ -304,7 +317,8 @@ def add_words(namespace: str, note: int, counts: Mapping[int, int]) -> Steps[Non
     yield Many(_ADD_WORD, [(namespace, word, note, count, length) for word, count in counts.items()])
 
 
-def _clear_into(account: Account, now: int) -> Steps[int]:
+def clear_notes_into(account: Account, now: int) -> Steps[int]:
+    """Erase all notes and take them off the account, which the caller saves; how many there were."""
     at = (account.namespace,)
     ((size, live),) = yield (
         """SELECT coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)

@@ -134,6 +134,10 @@ class Keyring(NamedTuple):
         ring = cls(salt, nonce + _aes(_stretched(secret, salt)).encrypt(nonce, keys, b"keyring"))
         return ring, _Sealed(keys[:KEY_BYTES], keys[KEY_BYTES:])
 
+    def is_one(self) -> bool:
+        """Whether it has the shape of a ring."""
+        return len(self.salt) == SALT_BYTES and len(self.sealed) == 2 * KEY_BYTES + OVERHEAD
+
     def open(self, secret: str) -> Cipher:
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - after _aes, which says if it is missing
 

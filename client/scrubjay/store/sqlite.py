@@ -102,6 +102,7 @@ class SqliteStore(Forkable):
         self._secret: str | None = resolve("secret", secret) or None
         self._cipher = PLAIN
         self._records = resolve("audit_rows") > 0
+        self._mode = ""
         self.start_anew()
         try:
             self._prepare()
@@ -153,7 +154,7 @@ class SqliteStore(Forkable):
                 _end(connection, batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome of these jobs
             # A lock that was waited for in vain would be waited for once more by each.
-            if len(jobs) == 1 or _is_busy(error):
+            if len(jobs) == 1 or is_busy(error):
                 for job in jobs:
                     job.error = self.explained(error) if isinstance(error, sqlite3.Error) else error
                 batch.done = True
@@ -223,7 +224,9 @@ class SqliteStore(Forkable):
         wait = self._patience if patience is None else patience
         with self._gate:
             try:
-                connection = sqlite3.connect(self.path, timeout=wait, isolation_level=None, check_same_thread=False)
+                connection = sqlite3.connect(
+                    self.uri, timeout=wait, isolation_level=None, check_same_thread=False, uri=True
+                )
             except sqlite3.Error as error:
                 raise self.explained(error) from error
             try:
@@ -234,6 +237,11 @@ class SqliteStore(Forkable):
                 raise self.explained(error) from error
             self._opened.add(connection)
         return connection
+
+    @property
+    def uri(self) -> str:
+        """The file as SQLite is told of it; a name may hold what means something in a URI."""
+        return f"{self.path.absolute().as_uri()}{self._mode}"
 
     def pragmas(self) -> tuple[str, ...]:
         """What every connection is set to, here and under aiosqlite."""
@@ -246,19 +254,7 @@ class SqliteStore(Forkable):
         )
 
     def explained(self, error: sqlite3.Error) -> ScrubjayError:
-        """SQLite's error as a cause and a fix."""
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in _BUSY:
-            return Unavailable(f"another process has been writing to {self.name} for {self._patience:g} s; try again")
-        advice = {
-            sqlite3.SQLITE_FULL: "the disk is full: free some space; nothing was half-written",
-            sqlite3.SQLITE_IOERR: "the disk refuses: it may be full or over a limit; nothing was half-written",
-            sqlite3.SQLITE_READONLY: "the file cannot be written: check its permissions, or set SCRUBJAY_PATH",
-            sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: check the folder's permissions, or set SCRUBJAY_PATH",
-            sqlite3.SQLITE_CORRUPT: "the file is damaged: run `scrubjay doctor`, restore a backup",
-            sqlite3.SQLITE_NOTADB: "this is no SQLite file: name another with SCRUBJAY_PATH",
-        }.get(code, "run `scrubjay doctor`")
-        return Unavailable(f"{self.name}: {error}; {advice}")
+        return explain(error, self.name, self._patience)
 
     def _write(self, operation: Operation[T]) -> T:
         job = Job(operation)
@@ -290,14 +286,24 @@ class SqliteStore(Forkable):
 
     def find_faults(self) -> list[str]:
         """What is wrong with the file: its pages first, then what the counters say."""
+        damage = self.find_damage()
+        try:
+            return damage or self.run(checks.find_faults())
+        except ScrubjayError as error:
+            return [str(error)]
+
+    def find_damage(self) -> list[str]:
+        """What is wrong with the file's pages, and what to do about it."""
         connection = self.take()
         try:
-            pages = [row[0] for row in connection.execute("PRAGMA integrity_check").fetchall()]
+            found = [row[0] for row in connection.execute("PRAGMA integrity_check").fetchall()]
         except sqlite3.Error as error:
             return [str(self.explained(error))]
         finally:
             self.put_back(connection)
-        return self.run(checks.find_faults()) if pages == ["ok"] else pages
+        if found == ["ok"]:
+            return []
+        return [*found, f"save what can be read: scrubjay recover {self.path}"]
 
     def compact(self) -> None:
         """Write the file anew: smaller, and without a trace of what was ever erased.
@@ -305,7 +311,7 @@ class SqliteStore(Forkable):
         secure_delete overwrites what is deleted, but now and then SQLite rebuilds a page and leaves an
         old copy of a row between its cells (6 of 8,000 notes forgotten amid heavy churn); only this ends it.
         """
-        connection = self.take()
+        connection = self.connect(patience=BUSY_SECONDS)  # a server's own patience is too short for this
         try:
             connection.execute("VACUUM")
             (blocked, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -314,7 +320,10 @@ class SqliteStore(Forkable):
         finally:
             self.put_back(connection)
         if blocked:
-            raise Unavailable(f"another process is reading {self.path}, so old pages are still there; run it again")
+            raise Unavailable(
+                f"another process has been reading {self.path} for {BUSY_SECONDS:g} s, so old pages are still there;"
+                " run it again"
+            )
 
     def reseal(self, secret: str | None) -> None:
         """Seal everything under another secret, or under none; this store is closed then.
@@ -336,7 +345,7 @@ class SqliteStore(Forkable):
             connection.execute("VACUUM")  # pages that are free now hold what was there before
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.Error as error:
-            if _is_busy(error):
+            if is_busy(error):
                 raise Unavailable(
                     f"{self.path} is open elsewhere: stop the server and all programs that use it, then try again"
                 ) from error
@@ -371,12 +380,16 @@ class SqliteStore(Forkable):
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # What agents remember is nobody else's business; SQLite gives the log the file's mode.
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._identity = self._look()
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            # Not even opened and closed: that would give up every lock of this process on it, other stores' included.
+            if not self.path.is_file() or not os.access(self.path, os.R_OK):
+                raise self._unwritable("it is a folder, or belongs to somebody else") from None
         except OSError as error:
-            raise Unavailable(
-                f"cannot write {self.path}: {error.strerror}; set SCRUBJAY_PATH to a file that can be written"
-            ) from error
+            raise self._unwritable(error.strerror) from error
+        self._mode = self._find_mode()
+        self._identity = self._look()
+        self._refuse_lost_file()
         connection = self.take()
         try:
             self._migrate(connection)
@@ -400,8 +413,30 @@ class SqliteStore(Forkable):
         found = self.path.stat()
         return found.st_dev, found.st_ino
 
+    def _unwritable(self, reason: str | None) -> Unavailable:
+        return Unavailable(f"cannot write {self.path}: {reason}; set SCRUBJAY_PATH to a file that can be written")
+
+    def _find_mode(self) -> str:
+        """How the file is opened: what may not be written can still be read.
+
+        Beside a file in WAL mode SQLite wants to make two more, which a folder may forbid. Without a log
+        nobody has it open, and it can be read as what will not change.
+        """
+        if not os.access(self.path.parent, os.W_OK) and not Path(f"{self.path}-wal").exists():
+            return "?mode=ro&immutable=1"
+        return "" if os.access(self.path, os.W_OK) else "?mode=ro"
+
+    def _refuse_lost_file(self) -> None:
+        """SQLite takes an empty file for a new database, and deletes the log of what it was before."""
+        log = Path(f"{self.path}-wal")
+        if self.path.stat().st_size == 0 and log.exists() and log.stat().st_size:
+            raise Unavailable(
+                f"{self.path} is empty, but beside it is its log of {log.stat().st_size:,} bytes: it was cut off;"
+                f" restore a backup with `scrubjay restore`, or save what the log has: scrubjay recover {self.path}"
+            )
+
     def _migrate(self, connection: sqlite3.Connection) -> None:
-        if self._format(connection) == VERSION and _journal(connection) == "wal":
+        if self._format(connection) == VERSION and (self._mode or _journal(connection) == "wal"):
             return
         patiently(connection, "PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
@@ -435,12 +470,35 @@ class SqliteStore(Forkable):
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application != APPLICATION_ID and (tables or version):
             raise Unavailable(f"{self.path} is another program's database; name another file with SCRUBJAY_PATH")
+        if version < VERSION and self._mode:
+            raise Unavailable(
+                f"{self.path} is of an older format and cannot be written; open it once where it can, or copy it"
+            )
         if version > VERSION:
             raise Unavailable(
                 f"{self.path} was written by a newer Scrubjay (format {version}, this one knows {VERSION});"
                 " upgrade with: pip install -U scrubjay"
             )
         return int(version)
+
+
+def explain(error: sqlite3.Error, path: Path | str, patience: float = BUSY_SECONDS) -> ScrubjayError:
+    """SQLite's error as a cause and a fix."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _BUSY:
+        return Unavailable(f"another process has been writing to {path} for {patience:g} s; try again")
+    saved = f"restore a backup with `scrubjay restore`, or save what can be read: scrubjay recover {path}"
+    advice = {
+        sqlite3.SQLITE_FULL: "the disk is full: free some space; nothing was half-written",
+        sqlite3.SQLITE_IOERR: "the disk refuses: it may be full or over a limit; nothing was half-written",
+        sqlite3.SQLITE_READONLY: "the file cannot be written: check its permissions, or set SCRUBJAY_PATH",
+        sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: check the folder's permissions, or set SCRUBJAY_PATH",
+        sqlite3.SQLITE_CORRUPT: f"the file is damaged: {saved}",
+        sqlite3.SQLITE_NOTADB: (
+            f"this is no SQLite file, or its first page is damaged: name another with SCRUBJAY_PATH; or {saved}"
+        ),
+    }.get(code, "run `scrubjay doctor`")
+    return Unavailable(f"{path}: {error}; {advice}")
 
 
 class TooLong(Exception):
@@ -482,7 +540,7 @@ def _end(connection: sqlite3.Connection, batch: Batch) -> None:
         batch.done = not failed and not connection.in_transaction
 
 
-def _is_busy(error: Exception) -> bool:
+def is_busy(error: Exception) -> bool:
     return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in _BUSY
 
 
@@ -503,7 +561,7 @@ def patiently(connection: sqlite3.Connection, statement: str) -> None:
         try:
             connection.execute(statement)
         except sqlite3.OperationalError as error:
-            if not _is_busy(error) or time.monotonic() > give_up_at:
+            if not is_busy(error) or time.monotonic() > give_up_at:
                 raise
             time.sleep(0.01)
         else:

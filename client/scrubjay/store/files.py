@@ -1,0 +1,211 @@
+"""Whole database files: copied while they are in use, checked, and put back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from scrubjay.errors import InvalidInput, Unavailable
+
+from .sqlite import BUSY_SECONDS, SqliteStore, explain, is_busy, roll_back
+
+Progress = Callable[[int, int], object]
+"""Told how many are done, and of how many."""
+
+COPY_PAGES = 1000
+"""Pages that are copied between two reports of progress."""
+RESTORE_PAGES = 8
+"""Fewer than the smallest database has, so that a restore always stops once before its end."""
+_BESIDE = ("-wal", "-shm", "-journal")
+_LOCK_OF_THE_OPEN = 128
+"""The byte of the -shm file of which every connection in WAL mode holds a shared lock."""
+
+
+def copy_database(source: sqlite3.Connection, target: Path, progress: Progress) -> None:
+    """The database as it is at one moment, while others go on writing."""
+    try:
+        # A transaction of our own: without it, every write by another process would start the copy over.
+        source.execute("BEGIN")
+        source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
+            source.backup(copy, pages=COPY_PAGES, progress=_reporting(progress))
+    except sqlite3.Error as error:
+        raise explain(error, target) from error
+    finally:
+        roll_back(source)
+
+
+def back_up(store: SqliteStore, target: Path, progress: Progress) -> None:
+    """A copy of the store's file, not yet checked."""
+    source = store.take()
+    try:
+        copy_database(source, target, progress)
+    finally:
+        store.put_back(source)
+
+
+def check_copy(path: Path) -> None:
+    """Refuse a copy with damaged pages, another program's database, or that of a newer Scrubjay."""
+    with contextlib.closing(SqliteStore(path)) as store:
+        damage = store.find_damage()
+    if damage:
+        raise Unavailable(f"the copy is damaged, and so may be what it was made of: {damage[0]}; run `scrubjay doctor`")
+
+
+def refuse_same(one: Path, other: Path) -> None:
+    if one.exists() and other.exists() and one.samefile(other):
+        raise InvalidInput(f"{one} is the database itself; name another file")
+
+
+@contextlib.contextmanager
+def arriving(target: Path, *, force: bool = False) -> Iterator[Path]:
+    """A path to write to, which becomes `target` once it is whole and on disk; else nothing of it remains."""
+    if target.exists() and not force:
+        raise InvalidInput(f"{target} is there already; name another file, or say --force to replace it")
+    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+    try:
+        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        yield partial
+        _sync(partial)
+        partial.replace(target)
+        _sync(target.parent)
+    except OSError as error:
+        raise Unavailable(f"cannot write {target}: {error.strerror}; name a place that can be written") from error
+    finally:
+        _remove(partial)
+
+
+def restore(backup: Path, path: Path, progress: Progress) -> Path | None:
+    """Put a backup in the place of the database, and say where the one that was there is kept.
+
+    The pages go through SQLite into the file that is there, in one transaction: whoever has it open, a server
+    included, sees the old state until then and the new one from then on. Before the first is changed, and
+    while nobody else can write, the old state is copied aside.
+    """
+    refuse_same(backup, path)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    was_there = path.exists() and path.stat().st_size > 0
+    aside = path.with_name(f"{path.name}.before-restore-{time.strftime('%Y%m%d-%H%M%S')}")
+    with _staged(backup, path.parent) as copy:
+        try:
+            _write_through(copy, path, aside if was_there else None, progress)
+        except sqlite3.DatabaseError as error:
+            if is_busy(error) or not _is_damage(error):
+                raise explain(error, path) from error
+            _swap(copy, path, aside)
+    return aside if was_there else None
+
+
+@contextlib.contextmanager
+def _staged(backup: Path, folder: Path) -> Iterator[Path]:
+    """A copy of the backup that is checked and brought to this program's format; the backup stays as it is."""
+    if not backup.is_file():
+        raise InvalidInput(f"there is no file {backup}; name the backup to restore")
+    with tempfile.TemporaryDirectory(prefix=".scrubjay-restore-", dir=folder) as place:
+        copy = Path(place) / backup.name
+        try:
+            for suffix in ("", "-wal"):
+                if Path(f"{backup}{suffix}").exists():
+                    shutil.copyfile(f"{backup}{suffix}", f"{copy}{suffix}")
+        except OSError as error:
+            raise Unavailable(f"cannot copy {backup}: {error.strerror}; is the disk full?") from error
+        if not copy.stat().st_size:
+            raise InvalidInput(f"{backup} is empty, so it is no backup; name another")
+        check_copy(copy)
+        yield copy
+
+
+def _write_through(copy: Path, path: Path, aside: Path | None, progress: Progress) -> None:
+    give_up_at = time.monotonic() + BUSY_SECONDS
+    waiting: list[Path] = [aside] if aside else []
+    if not path.exists():
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+    def step(status: int, remaining: int, total: int) -> None:
+        if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            if time.monotonic() > give_up_at:
+                raise Unavailable(f"another process has been writing to {path} for {BUSY_SECONDS:g} s; try again")
+            return
+        while waiting:  # from the first step on nobody else can write, and nothing is changed yet
+            _keep(path, waiting.pop())
+        progress(total - remaining, total)
+
+    with contextlib.closing(_open(copy)) as source, contextlib.closing(_open(path)) as live:
+        live.execute("PRAGMA user_version").fetchone()
+        source.execute("BEGIN")
+        source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        source.backup(live, pages=RESTORE_PAGES, progress=step, sleep=0.05)
+        source.execute("COMMIT")
+        live.execute("PRAGMA journal_mode = WAL")
+        live.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS)
+
+
+def _keep(path: Path, aside: Path) -> None:
+    with arriving(aside) as partial, contextlib.closing(_open(path)) as old:
+        copy_database(old, partial, lambda *_: None)
+
+
+def _swap(copy: Path, path: Path, aside: Path) -> None:
+    """What SQLite cannot even open is moved aside as it is; whoever had it open would go on with that one."""
+    if _is_open(path):
+        raise Unavailable(
+            f"{path} is damaged, and another process has it open; stop that one (such as `scrubjay serve`) first"
+        )
+    for suffix in ("", "-wal"):
+        if Path(f"{path}{suffix}").exists():
+            Path(f"{path}{suffix}").replace(f"{aside}{suffix}")
+    _remove(path)  # an index of the old log must not be taken for one of the new
+    _sync(copy)
+    copy.replace(path)
+    _sync(path.parent)
+
+
+def _is_open(path: Path) -> bool:
+    """Whether a process has the database open, by the lock that SQLite then holds on its -shm file."""
+    try:
+        import fcntl  # noqa: PLC0415 - not on Windows, which keeps files that are open from being renamed anyway
+    except ImportError:
+        return False
+    try:
+        with Path(f"{path}-shm").open("r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LOCK_OF_THE_OPEN)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", *_BESIDE):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    with contextlib.suppress(PermissionError):  # Windows opens no folders
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _reporting(progress: Progress) -> Callable[[int, int, int], None]:
+    def report(_status: int, remaining: int, total: int) -> None:
+        progress(total - remaining, total)
+
+    return report

@@ -1,0 +1,216 @@
+"""The commands that keep, move and erase data: export, import, backup, restore, erase, recover."""
+
+# ruff: noqa: T201 - a command prints
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from .errors import InvalidInput, Unavailable
+from .lazy import Lazy
+from .names import check_namespace
+from .progress import Progress
+from .settings import resolve
+from .store import quotas
+from .store.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from . import http_backend
+    from .store import erasure, files, recovery, transfer
+else:  # no other command needs them
+    erasure, files = Lazy("scrubjay.store.erasure"), Lazy("scrubjay.store.files")
+    recovery, transfer = Lazy("scrubjay.store.recovery"), Lazy("scrubjay.store.transfer")
+    http_backend = Lazy("scrubjay.http_backend")
+
+
+def file_only(arguments: argparse.Namespace, secret: str | None = None) -> SqliteStore:
+    """The store that a command works on which no server does for others."""
+    if _url(arguments):
+        raise InvalidInput("this works on the file itself: run it where the server runs, with --path")
+    return SqliteStore(resolve("path", arguments.path), secret=secret)
+
+
+def export(arguments: argparse.Namespace) -> int:
+    namespace = check_namespace(arguments.namespace)
+    with _writing(arguments.output) as file, Progress("bytes") as progress:
+        if url := _url(arguments):
+            with _server(url) as server:
+                server.export(namespace, file.write, progress)
+        else:
+            with contextlib.closing(file_only(arguments)) as store:
+                expected, written = store.run(quotas.read_usage(namespace)).bytes, 0
+
+                def write(line: bytes) -> None:
+                    nonlocal written
+                    file.write(line)
+                    written += len(line)
+                    progress(written, expected)
+
+                store.run(transfer.export_namespace(namespace, write))
+    return 0
+
+
+def import_(arguments: argparse.Namespace) -> int:
+    with _reading(arguments.file) as path, Progress("bytes") as progress:
+        namespace = check_namespace(arguments.namespace or transfer.read_header(path)["namespace"])
+        if url := _url(arguments):
+            with _server(url) as server, path.open("rb") as file:
+                moved = transfer.Moved(**server.import_(namespace, file, replace=arguments.replace))
+        else:
+            size, read = path.stat().st_size, 0
+
+            def report(line: int) -> None:
+                nonlocal read
+                read += line
+                progress(read, size)
+
+            with contextlib.closing(file_only(arguments)) as store:
+                moved, _ = store.run(transfer.import_namespace(namespace, path, arguments.replace, report))
+    print(f"{moved.namespace}: {moved.keys:,} keys and {moved.notes:,} notes")
+    return 0
+
+
+def backup(arguments: argparse.Namespace) -> int:
+    target = Path(arguments.file).expanduser()
+    with files.arriving(target, force=arguments.force) as partial:
+        if url := _url(arguments):
+            with _server(url) as server, partial.open("wb") as file, Progress("bytes") as progress:
+                server.backup(file.write, progress)
+        else:
+            with contextlib.closing(file_only(arguments)) as store, Progress("pages") as progress:
+                files.refuse_same(target, store.path)
+                files.back_up(store, partial, progress)
+        files.check_copy(partial)
+    print(f"{target}: {target.stat().st_size:,} bytes, checked")
+    return 0
+
+
+def restore(arguments: argparse.Namespace) -> int:
+    path = _path_only(arguments)
+    with Progress("pages") as progress:
+        aside = files.restore(Path(arguments.file).expanduser(), path, progress)
+    print(f"{path} is as {arguments.file} was, api keys and quotas included")
+    if aside:
+        print(f"what it was before is kept: {aside}")
+    return 0
+
+
+def erase(arguments: argparse.Namespace) -> int:
+    namespace = check_namespace(arguments.namespace)
+    _confirm(namespace, arguments)
+    if url := _url(arguments):
+        with _server(url) as server:
+            erased = erasure.Erasure(**server.erase(namespace))
+    else:
+        with contextlib.closing(file_only(arguments)) as store:
+            erased = erasure.erase(store, namespace)
+    _report_erased(erased)
+    return 1 if erased.traces else 0
+
+
+def recover(arguments: argparse.Namespace) -> int:
+    damaged = Path(arguments.file).expanduser()
+    target = Path(arguments.target or f"{damaged}.recovered").expanduser()
+    with files.arriving(target) as partial, Progress("pages") as progress:
+        report = recovery.recover(damaged, partial, progress)
+    for table, rows in sorted(report.saved.items()):
+        print(f"saved    {rows:,} rows of {table}")
+    if report.unreadable_pages or report.unreadable_rows:
+        print(f"LOST     {report.unreadable_pages:,} of {report.pages:,} pages and {report.unreadable_rows:,} rows")
+    for sentence in report.missing:
+        print(f"LOST     {sentence}")
+    print(f"{target} has what could be read; look at it with: scrubjay doctor --path {target}")
+    print(f"put it in place with: scrubjay restore {target}")
+    return 0 if report.is_whole else 1
+
+
+def _confirm(namespace: str, arguments: argparse.Namespace) -> None:
+    if arguments.yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput("erasing cannot be undone, and nobody is there to ask; say --yes")
+    print(f"All that {namespace!r} holds will be gone for good. Type its name to go on: ", end="", file=sys.stderr)
+    sys.stderr.flush()
+    if sys.stdin.readline().rstrip("\n") != namespace:
+        raise InvalidInput("that is another name; nothing was erased")
+
+
+def _report_erased(erased: erasure.Erasure) -> None:
+    rows = ", ".join(f"{count:,} of {table}" for table, count in sorted(erased.rows.items())) or "none"
+    print(f"erased   rows: {rows}")
+    print(f"searched {erased.bytes:,} bytes of {', '.join(erased.files)}")
+    print(f"         for {erased.pieces:,} pieces of what was there, {erased.common:,} more say too little to tell")
+    if erased.shared:
+        print(f"         {erased.shared:,} of them are there because what remains holds the same")
+    for place in erased.traces:
+        print(f"FOUND    {place}")
+    if not erased.traces:
+        print("found    nothing; backups, exports and copies that you made still have what they had")
+
+
+def _path_only(arguments: argparse.Namespace) -> Path:
+    if _url(arguments):
+        raise InvalidInput("this works on the file itself: run it where the server runs, with --path")
+    return Path(resolve("path", arguments.path)).expanduser()
+
+
+def _url(arguments: argparse.Namespace) -> str | None:
+    """The server to ask, unless a file is named."""
+    url: str | None = arguments.url or (None if arguments.path else resolve("url"))
+    return url
+
+
+def _server(url: str) -> contextlib.closing[http_backend.HttpBackend]:
+    return contextlib.closing(http_backend.HttpBackend(url, resolve("timeout"), resolve("api_key")))
+
+
+@contextlib.contextmanager
+def _writing(output: str | None) -> Iterator[BinaryIO]:
+    """Standard output, or a file that is there only when it is whole."""
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with files.arriving(Path(output).expanduser(), force=True) as partial, partial.open("wb") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _reading(name: str | None) -> Iterator[Path]:
+    """A file that can be read twice: once to see that it is whole, then to bring it in."""
+    if name is not None and name != "-":
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise InvalidInput(f"there is no file {path}; name an export")
+        yield path
+        return
+    try:
+        with tempfile.NamedTemporaryFile(prefix="scrubjay-import-") as copy:
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+            copy.flush()
+            yield Path(copy.name)
+    except OSError as error:
+        raise Unavailable(f"cannot keep what is read from stdin: {error}; name a file instead") from error
+
+
+def add_upkeep_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    exporter = command("export", export, "print all of a namespace as lines of JSON", "namespace")
+    exporter.add_argument("-o", "--output", metavar="FILE", help="write to this file instead")
+    importer = command("import", import_, "bring in what `scrubjay export` printed, all of it or nothing")
+    importer.add_argument("namespace", nargs="?", metavar="NAMESPACE", help="another name than it had")
+    importer.add_argument("-i", "--input", dest="file", metavar="FILE", help="read this file instead of stdin")
+    importer.add_argument("--replace", action="store_true", help="in the place of all that the namespace holds")
+    keeper = command("backup", backup, "copy the whole database to a file, while it is in use", "file")
+    keeper.add_argument("--force", action="store_true", help="replace the file if it is there")
+    command("restore", restore, "put a backup in the place of the database, and keep that aside", "file")
+    eraser = command("erase", erase, "erase a namespace for good, and search the file for traces", "namespace")
+    eraser.add_argument("--yes", action="store_true", help="do not ask")
+    saver = command("recover", recover, "save what can be read of a damaged database into a new file", "file")
+    saver.add_argument("target", nargs="?", metavar="TARGET", help="the new file (default FILE.recovered)")

@@ -1,0 +1,323 @@
+"""Damaged files: what can be read is saved, what is saved was there, and every error says what to do."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrubjay.drafts import Draft
+from scrubjay.errors import ScrubjayError, Unavailable
+from scrubjay.store import apikeys, items, lists, notes, quotas, recovery, schema, sqlite
+from scrubjay.store.pages import INDEX_INNER, INDEX_LEAF, TABLE_INNER, TABLE_LEAF, Pages
+from scrubjay.store.recovery import Report, recover, shapes
+from scrubjay.store.sqlite import SqliteStore
+
+SIZE = 4096
+
+
+def fill(store: SqliteStore) -> None:
+    rng = random.Random(7)
+    for namespace in ("ns", "other"):
+        for i in range(80):
+            store.run(items.set_item(namespace, f"key-{i:04}", json.dumps({"n": i, "text": "v" * rng.randrange(200)})))
+        for i in range(2):
+            store.run(items.set_item(namespace, f"large-{i}", json.dumps("".join(rng.choices("abcdef", k=15_000)))))
+        store.run(lists.append_items(namespace, "list", [json.dumps([i, "entry" * 5]) for i in range(300)]))
+        store.run(lists.append_items(namespace, "empty", []))
+        for i in range(30):
+            draft = Draft.check(f"note {i} about {'words ' * rng.randrange(1, 60)}", session=f"s{i % 3}", tags=["t"])
+            store.run(notes.remember(namespace, draft))
+    store.run(quotas.set_quota("ns", {"max_bytes": 10**7}))
+    store.run(apikeys.issue("abc", "sj_abc_secret", "mine", ("*",), False, True))
+    store.run(lists.append_items("ns", "once", ["1"], "delivery"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("whole") / "db"
+    store = SqliteStore(path, durability="fast")
+    fill(store)
+    store.close()
+    return path
+
+
+class Held(NamedTuple):
+    """Every value by namespace and key, and every note."""
+
+    values: dict[tuple[str, str], str]
+    notes: set[tuple[str, str, str]]
+
+    def __repr__(self) -> str:
+        return f"{len(self.values)} values and {len(self.notes)} notes"
+
+
+def read_all(path: Path) -> Held:
+    store = SqliteStore(path)
+    values, remembered = {}, set()
+    for namespace in store.run(quotas.list_namespaces()):
+        for key in store.run(items.list_keys(namespace)):
+            values[namespace, key] = store.run(items.read_text(namespace, key))
+        remembered |= {(namespace, note.id, note.content) for note in store.run(notes.list_notes(namespace))}
+    store.close()
+    return Held(values, remembered)
+
+
+@pytest.fixture(scope="module")
+def truth(whole, tmp_path_factory) -> Held:
+    copy = tmp_path_factory.mktemp("truth") / "db"
+    shutil.copyfile(whole, copy)
+    return read_all(copy)
+
+
+def is_part(found: str, original: str) -> bool:
+    """Whether a list has some of the items it had, in their order."""
+    rest = iter(json.loads(original))
+    return all(any(part == other for other in rest) for part in json.loads(found))
+
+
+def saved(path: Path, truth: Held) -> tuple[Report, Held]:
+    """What recover saves, all of which must have been there."""
+    target = path.with_name(f"{path.name}.recovered")
+    report = recover(path, target, lambda *_: None)
+    store = SqliteStore(target)
+    assert store.find_faults() == []
+    store.close()
+    values, remembered = read_all(target)
+    for place, text in values.items():
+        assert text == truth[0][place] or (place[1] in ("list", "once") and is_part(text, truth[0][place])), place
+    assert remembered <= truth[1]
+    return report, Held(values, remembered)
+
+
+def damaged(whole: Path, folder: Path, at: int, data: bytes) -> Path:
+    path = folder / "db"
+    shutil.copyfile(whole, path)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+    return path
+
+
+def pages_of(path: Path, *kinds: int) -> list[int]:
+    raw = path.read_bytes()
+    return [n for n in range(2, len(raw) // SIZE + 1) if raw[(n - 1) * SIZE] in kinds]
+
+
+def test_a_file_that_is_well_is_saved_whole(whole, truth, tmp_path):
+    path = damaged(whole, tmp_path, 0, b"")
+    report, found = saved(path, truth)
+    assert report.is_whole, report
+    assert found == truth
+    store = SqliteStore(f"{path}.recovered")
+    assert store.run(apikeys.list_all())[0].name == "mine"
+    assert store.run(quotas.read_usage("ns")).max_bytes == 10**7
+    assert store.run(lists.append_items("ns", "once", ["2"], "delivery"))[0] == 1
+    found = store.run(notes.list_notes("ns", None, (), "s1"))
+    assert len(found) == 10
+    store.close()
+
+
+GARBAGE = [b"\0" * SIZE, b"\xff" * SIZE, random.Random(3).randbytes(SIZE)]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=["zeros", "ones", "noise"])
+def test_one_damaged_leaf_costs_at_most_what_was_on_it(whole, truth, tmp_path, garbage):
+    pages = Pages(whole)
+    for number in random.Random(1).sample(pages_of(whole, TABLE_LEAF, INDEX_LEAF), 6):
+        held = [cell for cell in pages.cells(number) if cell is not None]
+        path = damaged(whole, tmp_path, (number - 1) * SIZE, garbage)
+        _, (values, remembered) = saved(path, truth)
+        texts = {value for cell in held for value in cell.values if isinstance(value, str)}
+        for place in truth[0].keys() - values.keys():
+            assert place[1] in texts, f"{place} was not on page {number}"
+        assert {content for _, _, content in truth[1] - remembered} <= texts
+        for name in ("ns", "other"):
+            gone = len(json.loads(truth[0][name, "list"])) - len(json.loads(values.get((name, "list"), "[]")))
+            assert gone <= sum(len(cell.values) == 4 for cell in held), f"more of the list than page {number} had"
+        path.with_name("db.recovered").unlink()
+    pages.close()
+
+
+def test_what_only_leads_to_other_pages_costs_nothing_but_its_own_rows(whole, truth, tmp_path):
+    inner = pages_of(whole, TABLE_INNER, INDEX_INNER)
+    assert inner
+    for number in inner:
+        own = sum(cell is not None for cell in _cells(whole, number))
+        path = damaged(whole, tmp_path, (number - 1) * SIZE, GARBAGE[2])
+        _, (values, remembered) = saved(path, truth)
+        lost = len(truth[0]) - len(values) + len(truth[1]) - len(remembered)
+        assert lost <= own
+        path.with_name("db.recovered").unlink()
+
+
+def _cells(path: Path, number: int) -> list:
+    pages = Pages(path)
+    cells = list(pages.cells(number))
+    pages.close()
+    return cells
+
+
+@pytest.mark.parametrize("length", [16, 100, SIZE])
+def test_a_lost_header_or_first_page_costs_nothing(whole, truth, tmp_path, length):
+    path = damaged(whole, tmp_path, 0, GARBAGE[2][:length])
+    with pytest.raises(Unavailable, match=rf"first page is damaged.*scrubjay recover {path}"):
+        SqliteStore(path)
+    _, found = saved(path, truth)
+    assert found == truth
+
+
+def test_a_large_value_is_lost_with_one_of_its_pages_and_nothing_else_is(whole, truth, tmp_path):
+    overflow = [n for n in pages_of(whole, 0) if any(whole.read_bytes()[(n - 1) * SIZE :][:SIZE])]
+    path = damaged(whole, tmp_path, (overflow[3] - 1) * SIZE, GARBAGE[2])
+    report, (values, remembered) = saved(path, truth)
+    assert not report.is_whole
+    lost = truth[0].keys() - values.keys()
+    assert len(lost) == 1
+    assert lost.pop()[1].startswith("large-")
+    assert remembered == truth[1]
+
+
+def test_a_file_cut_in_the_middle_says_so_and_gives_what_it_has(whole, truth, tmp_path):
+    path = damaged(whole, tmp_path, 0, b"")
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2 + 1000)
+    with pytest.raises(Unavailable, match=rf"damaged: .*scrubjay recover {path}"):
+        SqliteStore(path).run(items.read_text("ns", "key-0001"))
+    report, (values, _) = saved(path, truth)
+    assert any("cut off" in sentence for sentence in report.missing)
+    assert values
+
+
+def open_copy(whole: Path, folder: Path) -> Path:
+    """A file as a killed process leaves it: some of it only in the log."""
+    live = folder / "live"
+    shutil.copyfile(whole, live)
+    store = SqliteStore(live)
+    for i in range(50):
+        store.run(items.set_item("ns", f"late-{i}", json.dumps("late" * i)))
+    path = folder / "db"
+    for suffix in ("", "-wal"):
+        shutil.copyfile(f"{live}{suffix}", f"{path}{suffix}")
+    store.close()
+    return path
+
+
+def test_what_is_only_in_the_log_is_saved_too(whole, truth, tmp_path):
+    path = open_copy(whole, tmp_path)
+    late = {("ns", f"late-{i}"): json.dumps("late" * i) for i in range(50)}
+    _, (values, _) = saved(path, Held({**truth[0], **late}, truth[1]))
+    assert values == {**truth[0], **late}
+
+
+@pytest.mark.parametrize("at", [0, 20, 4000, 40_000])
+def test_garbage_in_the_log_costs_at_most_what_came_after_it(whole, truth, tmp_path, at):
+    path = open_copy(whole, tmp_path)
+    with Path(f"{path}-wal").open("r+b") as file:
+        file.seek(at)
+        file.write(GARBAGE[2])
+    late = {("ns", f"late-{i}"): json.dumps("late" * i) for i in range(50)}
+    _, (values, remembered) = saved(path, Held({**truth[0], **late}, truth[1]))
+    assert truth[0].keys() <= values.keys()
+    assert remembered == truth[1]
+
+
+def test_an_empty_file_beside_its_log_is_not_taken_for_a_new_one(whole, tmp_path):
+    path = open_copy(whole, tmp_path)
+    path.write_bytes(b"")
+    log = Path(f"{path}-wal").read_bytes()
+    with pytest.raises(Unavailable, match=r"cut off.*scrubjay restore.*scrubjay recover"):
+        SqliteStore(path)
+    assert Path(f"{path}-wal").read_bytes() == log
+    report = recover(path, tmp_path / "saved", lambda *_: None)
+    assert report.saved["items"]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    damage=st.lists(
+        st.tuples(st.floats(0, 1), st.sampled_from([512, SIZE, 3 * SIZE]), st.sampled_from(["zeros", "noise", "page"])),
+        min_size=1,
+        max_size=5,
+    ),
+    cut=st.none() | st.floats(0, 1),
+    seed=st.integers(0, 1000),
+)
+def test_whatever_is_damaged_recover_ends_and_invents_nothing(whole, truth, tmp_path_factory, damage, cut, seed):
+    folder = tmp_path_factory.mktemp("random")
+    raw, rng = bytearray(whole.read_bytes()), random.Random(seed)
+    for place, length, kind in damage:
+        at = int(place * (len(raw) - length)) // 512 * 512
+        other = rng.randrange(len(raw) // SIZE) * SIZE
+        noise = {"zeros": b"\0" * length, "noise": rng.randbytes(length), "page": bytes(raw[other : other + length])}
+        raw[at : at + length] = noise[kind][:length].ljust(length, b"\0")
+    path = folder / "db"
+    path.write_bytes(raw[: int(cut * len(raw))] if cut is not None else raw)
+    try:
+        saved(path, truth)
+    except Unavailable as error:
+        assert "nothing of Scrubjay's" in str(error)  # noqa: PT017
+    shutil.rmtree(folder)
+
+
+def test_another_programs_database_and_no_database_are_refused(tmp_path):
+    theirs = tmp_path / "theirs"
+    with sqlite3.connect(theirs) as connection:
+        connection.executescript("PRAGMA application_id = 7; CREATE TABLE theirs (a); INSERT INTO theirs VALUES (1)")
+    connection.close()
+    (tmp_path / "text").write_text("some text\n" * 1000)
+    (tmp_path / "empty").write_bytes(b"")
+    for name in ("theirs", "text", "empty", "nowhere"):
+        with pytest.raises(ScrubjayError, match=r"another program's|nothing of Scrubjay's|no file"):
+            recover(tmp_path / name, tmp_path / f"{name}.out", lambda *_: None)
+
+
+def test_tables_and_columns_to_come_are_saved_as_well(whole, truth, tmp_path, monkeypatch):
+    """Also rows that are older than the last column of their table, and tables whose key is the row's number."""
+    path = damaged(whole, tmp_path, 0, b"")
+    later = (
+        *schema.MIGRATIONS,
+        (
+            "ALTER TABLE items ADD COLUMN colour TEXT",
+            "CREATE TABLE later (number INTEGER PRIMARY KEY, namespace TEXT NOT NULL, what TEXT)",
+        ),
+    )
+    for module in (sqlite, recovery):
+        monkeypatch.setattr(module, "MIGRATIONS", later)
+    monkeypatch.setattr(sqlite, "VERSION", len(later))
+    store = SqliteStore(path)
+    connection = store.take()
+    connection.execute("INSERT INTO later VALUES (42, 'ns', 'something'), (7, 'ns', NULL)")
+    connection.execute("UPDATE items SET colour = 'blue' WHERE key = 'key-0003'")
+    store.put_back(connection)
+    store.close()
+    report, found = saved(path, truth)
+    assert report.is_whole, report
+    assert found == truth
+    with sqlite3.connect(tmp_path / "db.recovered") as connection:
+        assert connection.execute("SELECT * FROM later").fetchall() == [(7, "ns", None), (42, "ns", "something")]
+        assert connection.execute("SELECT count(*) FROM items WHERE colour = 'blue'").fetchone() == (2,)
+    connection.close()
+
+
+def test_recover_can_tell_all_tables_apart():
+    """By the shape of their rows alone: a table that looks like another, or like an index, needs a new rule there."""
+    known = shapes()
+    for shape in known:
+        if not shape.is_index:
+            alike = [
+                other.name
+                for other in known
+                if other.name != shape.name
+                and other.in_table is shape.in_table
+                and len(other.columns) == len(shape.columns)
+                and all(set(one) & set(two) for one, two in zip(shape.types, other.types, strict=True))
+            ]
+            assert alike == [], f"rows of {shape.name} look like those of {alike}"
