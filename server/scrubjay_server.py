@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import IO, Annotated, Any, Literal, TypeVar
@@ -1332,12 +1332,10 @@ async def export_namespace(request: Request) -> Response:
     need_admin(request)
     namespace, store = namespace_of(request), request.app.state.store
     # On disk first: a failure can still be told, and a slow reader does not hold the store's state back.
-    file = tempfile.TemporaryFile(dir=store.folder)  # noqa: SIM115 - closed when it is sent
-    try:
+    with copying(), contextlib.ExitStack() as undo:
+        file = undo.enter_context(tempfile.TemporaryFile(dir=store.folder))
         await store.apart(SqliteStore.run, transfer.export_namespace(namespace, file.write))
-    except BaseException:
-        file.close()
-        raise
+        undo.pop_all()
     return sent(file, Lines.media_type)
 
 
@@ -1352,7 +1350,8 @@ async def import_namespace(request: Request) -> Response:
     replace = request.query_params.get("replace", "false")
     if replace not in ("true", "false"):
         raise InvalidInput(f"replace in the query is true or false, not {replace[:40]!r}")
-    with tempfile.NamedTemporaryFile(dir=request.app.state.store.folder, prefix=".scrubjay-import-") as file:
+    folder = request.app.state.store.folder
+    with copying(), tempfile.NamedTemporaryFile(dir=folder, prefix=".scrubjay-import-") as file:
         async for chunk in request.stream():
             file.write(chunk)
         file.flush()
@@ -1374,11 +1373,20 @@ async def back_up(request: Request) -> Response:
     """The whole database, as it is at one moment. For administrators."""
     need_admin(request)
     store = request.app.state.store
-    with tempfile.TemporaryDirectory(dir=store.folder, prefix=".scrubjay-backup-") as folder:
+    with copying(), tempfile.TemporaryDirectory(dir=store.folder, prefix=".scrubjay-backup-") as folder:
         copy = Path(folder) / "copy"
         await store.apart(files.back_up, copy, lambda *_: None)
         file = copy.open("rb")
     return sent(file, Database.media_type)
+
+
+@contextlib.contextmanager
+def copying() -> Iterator[None]:
+    """While something is kept on disk on its way in or out."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"the server has no room for a copy: {error.strerror}; free space on its disk") from error
 
 
 def sent(file: IO[bytes], media_type: str) -> Response:

@@ -129,10 +129,11 @@ def reindex(arguments: argparse.Namespace) -> int:
     store = file_only(arguments)
     try:
         meaning = Meaning(store, choice)
+        done = 0
         with Progress("notes") as progress:
             for done, total in meaning.reindex():
                 progress(done, total)
-        print(f"all notes are indexed by {meaning.embedder.name}", file=sys.stderr)
+        print(f"{done:,} notes were new to {meaning.embedder.name}; it has seen all now", file=sys.stderr)
     finally:
         store.close()
     return 0

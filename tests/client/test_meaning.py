@@ -136,7 +136,7 @@ def test_reindex_shows_the_model_what_it_has_not_seen(service, tmp_path):
     command = [sys.executable, "-m", "scrubjay.cli", "reindex", "--path", str(path)]
     environment = clean_environment(SCRUBJAY_EMBEDDER=service.choice)
     first = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert "40 of 40 notes" in first.stderr
+    assert "40 notes were new" in first.stderr
     assert len(service.seen) == 40
     subprocess.run(command, capture_output=True, check=True, env=environment)
     assert len(service.seen) == 40

@@ -419,7 +419,7 @@ def test_expiry_versions_and_ids_hold_when_the_clock_is_set_back(open_driver):
     driver.run(items.set_item("ns", "lives", "1", 100))
     first, _ = driver.run(notes.remember("ns", Draft.check("first", ttl=100)))
     version = driver.run(items.set_item("ns", "k", "1"))[0]
-    driver.run(lists.append_items("ns", "l", ["1"], "once"))
+    driver.run(once(lists.append_items("ns", "l", ["1"]), "ns", Delivery("once")))
     for back in (3600, 3 * DAY, 400 * DAY):
         clock.now -= back
         driver.store.sweep()
@@ -429,7 +429,7 @@ def test_expiry_versions_and_ids_hold_when_the_clock_is_set_back(open_driver):
         driver.run(items.delete_item("ns", "k"))
         version, seen = driver.run(items.set_item("ns", "k", "3"))[0], version
         assert version > seen
-        assert driver.run(lists.append_items("ns", "l", ["2"], "once"))[0] == 1
+        assert driver.run(once(lists.append_items("ns", "l", ["2"]), "ns", Delivery("once")))[0] == 1
         note, _ = driver.run(notes.remember("ns", Draft.check(f"after {back}")))
         assert int(note.id) > int(first.id)
         first = note

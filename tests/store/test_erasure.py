@@ -13,6 +13,7 @@ from harness import clean_environment
 from scrubjay.drafts import Draft
 from scrubjay.errors import Unavailable
 from scrubjay.store import apikeys, erasure, items, lists, notes, quotas, sqlite, vectors
+from scrubjay.store.deliveries import Delivery, once
 from scrubjay.store.sqlite import SqliteStore
 from scrubjay.values import encode
 
@@ -27,7 +28,11 @@ def fill(store: SqliteStore, namespace: str, seed: int) -> list[bytes]:
     for i in range(60):
         text = secret(rng, rng.choice([20, 200, 9000]))
         store.run(items.set_item(namespace, f"key-{secret(rng, 16)}", encode(text)))
-        store.run(lists.append_items(namespace, "list", [encode(secret(rng))], f"once-{secret(rng)}"))
+        store.run(
+            once(
+                lists.append_items(namespace, "list", [encode(secret(rng))]), namespace, Delivery(f"once-{secret(rng)}")
+            )
+        )
         note = f"{secret(rng)} {secret(rng)}"
         kept, _ = store.run(
             notes.remember(namespace, Draft.check(note, session=secret(rng), metadata={"a": text[:20]}))
@@ -119,7 +124,7 @@ def test_any_whole_piece_is_met_and_nothing_else(tmp_path):
     rng = random.Random(5)
     pieces = [rng.randbytes(rng.randrange(erasure.LEAST_BYTES, erasure.PIECE_BYTES + 1)) for _ in range(300)]
     search = erasure.Search(pieces)
-    assert search.searched == 300
+    assert len(search.pieces) == 300
     there = rng.sample(range(300), 100)
     noise = bytearray(rng.randbytes(3 * 2**20))
     for n, number in enumerate(there):
@@ -129,7 +134,7 @@ def test_any_whole_piece_is_met_and_nothing_else(tmp_path):
     met = dict(search.look_through(tmp_path / "file"))
     assert met == {number: n * 31_001 for n, number in enumerate(there)}
     alike = erasure.Search([b'{"role":"user","content":"' + bytes([65 + i]) for i in range(26)])
-    assert alike.searched == 0, "what all have in common tells nothing of any"
+    assert alike.pieces == [], "what all have in common tells nothing of any"
 
 
 def test_the_pieces_of_a_large_namespace_are_drawn_by_lot(monkeypatch):

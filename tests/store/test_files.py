@@ -207,6 +207,25 @@ def test_a_backup_can_be_restored_over_what_is_no_database_any_more(tmp_path, ha
     connection.close()
 
 
+def test_the_log_of_an_empty_file_is_kept_aside(tmp_path):
+    store = make(tmp_path / "db", a=1)
+    keep(store, tmp_path / "copy")
+    store.run(items.set_item("ns", "a", "2"))
+    log = Path(f"{store.path}-wal").read_bytes()
+    store.close()
+    (tmp_path / "db").write_bytes(b"")
+    (tmp_path / "db-wal").write_bytes(log)
+    aside = files.restore(tmp_path / "copy", tmp_path / "db", quiet)
+    assert Path(f"{aside}-wal").read_bytes() == log
+    assert read(tmp_path / "db") == {"a": "1"}
+
+
+def test_a_backup_of_itself_is_refused(tmp_path):
+    make(tmp_path / "db", a=1).close()
+    with pytest.raises(InvalidInput, match="the database itself"):
+        files.restore(tmp_path / "db", tmp_path / "db", quiet)
+
+
 HOLDER = """
 import sys, time
 from scrubjay.store.sqlite import SqliteStore

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scrubjay.drafts import Draft
 from scrubjay.errors import ScrubjayError, Unavailable
 from scrubjay.store import apikeys, items, lists, notes, quotas, recovery, schema, sqlite
+from scrubjay.store.deliveries import Delivery, once
 from scrubjay.store.pages import INDEX_INNER, INDEX_LEAF, TABLE_INNER, TABLE_LEAF, Pages
 from scrubjay.store.recovery import Report, recover, shapes
 from scrubjay.store.sqlite import SqliteStore
@@ -37,7 +38,7 @@ def fill(store: SqliteStore) -> None:
             store.run(notes.remember(namespace, draft))
     store.run(quotas.set_quota("ns", {"max_bytes": 10**7}))
     store.run(apikeys.issue("abc", "sj_abc_secret", "mine", ("*",), False, True))
-    store.run(lists.append_items("ns", "once", ["1"], "delivery"))
+    store.run(once(lists.append_items("ns", "once", ["1"]), "ns", Delivery("delivery")))
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ def test_a_file_that_is_well_is_saved_whole(whole, truth, tmp_path):
     store = SqliteStore(f"{path}.recovered")
     assert store.run(apikeys.list_all())[0].name == "mine"
     assert store.run(quotas.read_usage("ns")).max_bytes == 10**7
-    assert store.run(lists.append_items("ns", "once", ["2"], "delivery"))[0] == 1
+    assert store.run(once(lists.append_items("ns", "once", ["2"]), "ns", Delivery("delivery")))[0] == 1
     found = store.run(notes.list_notes("ns", None, (), "s1"))
     assert len(found) == 10
     store.close()

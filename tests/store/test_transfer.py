@@ -14,6 +14,7 @@ from harness import DRIVERS
 from scrubjay.drafts import Draft
 from scrubjay.errors import Conflict, InvalidInput, NotFound, QuotaExceeded
 from scrubjay.store import items, lists, notes, quotas, transfer
+from scrubjay.store.deliveries import Delivery, once
 from scrubjay.store.operation import Quota
 from scrubjay.store.sqlite import SqliteStore
 from scrubjay.values import encode
@@ -103,7 +104,7 @@ def test_whatever_a_namespace_holds_comes_back_exactly(kind, calls):
 def full(driver, tmp_path) -> Path:
     """The export of a namespace with something of everything."""
     driver.run(items.set_item("ns", "a", '{"x":1}'))
-    driver.run(lists.append_items("ns", "l", ["1", '"two"', "null"], "delivery-1"))
+    driver.run(once(lists.append_items("ns", "l", ["1", '"two"', "null"]), "ns", Delivery("delivery-1")))
     driver.run(items.set_item("ns", "z", '"last"'))
     driver.run(notes.remember("ns", Draft.check("Sarah likes PostgreSQL", tags=["db"], session="s")))
     driver.run(notes.remember("ns", Draft.check("Bob likes MongoDB")))
@@ -177,7 +178,9 @@ def test_a_namespace_that_holds_something_is_replaced_only_when_asked(driver, fu
     assert driver.run(items.read_text("ns", "l")) == '[1,"two",null]'
     assert driver.run(items.read_item("ns", "a")).version > seen, "a version that was seen never means another value"
     assert driver.run(lists.append_items("ns", "l", ["4"]))[0] == 4
-    assert driver.run(lists.append_items("ns", "l", ["5"], "delivery-1"))[0] == 3, "what was sent once stays once"
+    again = once(lists.append_items("ns", "l", ["5"]), "ns", Delivery("delivery-1"))
+    assert driver.run(again)[0] == 3, "what was sent once stays once"
+    )
     assert driver.store.find_faults() == []
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -93,9 +94,10 @@ class AioStore:
         await self.apart(SqliteStore.sweep)
 
     @property
-    def folder(self) -> Path:
-        """Where there is room for copies of what is stored."""
-        return self._store.path.parent
+    def folder(self) -> Path | None:
+        """Where there is room for copies of what is stored; None where that may not be written to."""
+        folder = self._store.path.parent
+        return folder if os.access(folder, os.W_OK) else None
 
     async def apart(self, call: Callable[..., T], *args: Any) -> T:
         """A call on the store that concerns the whole file, or takes minutes, on a thread of its own."""

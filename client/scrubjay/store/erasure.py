@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from sqlite3 import Connection
@@ -70,12 +71,12 @@ def erase(store: SqliteStore, namespace: str) -> Erasure:
     search = Search(pieces)
     files = [part for suffix in _PARTS if (part := Path(f"{store.path}{suffix}")).exists()]
     met = {number: f"{path} at byte {at:,}" for path in files for number, at in search.look_through(path)}
-    shared = _with_connection(store, lambda connection: _held(connection, {n: search.pieces[n] for n in met}))
+    shared = _with_connection(store, lambda connection: _held(connection, search, met.keys())) if met else set()
     return Erasure(
         namespace,
         rows,
-        search.searched,
-        len(search.pieces) - search.searched,
+        len(search.pieces),
+        len(pieces) - len(search.pieces),
         len(shared),
         [str(path) for path in files],
         sum(path.stat().st_size for path in files),
@@ -117,31 +118,22 @@ class Search:
     """Looks for many pieces at once."""
 
     def __init__(self, pieces: list[bytes]) -> None:
-        self.pieces = pieces
+        shared = Counter(window for piece in pieces for window in _windows(piece))
+        own = {window for window, count in shared.items() if count <= MAX_SHARING}
+        self.pieces = [piece for piece in pieces if _is_met_anywhere(piece, own)]
+        """Those that have enough windows of their own to be met, however they lie."""
         self._windows: dict[int, list[tuple[int, int]]] = {}
-        for number, piece in enumerate(pieces):
+        for number, piece in enumerate(self.pieces):
             for offset, window in enumerate(_windows(piece)):
-                self._windows.setdefault(window, []).append((number, offset))
-        common = [window for window, places in self._windows.items() if len(places) > MAX_SHARING]
-        for window in common:
-            del self._windows[window]
-        self.searched = sum(map(self._is_met_anywhere, pieces))
-        """How many have enough windows of their own to be met, however they lie."""
-
-    def _is_met_anywhere(self, piece: bytes) -> bool:
-        in_a_row = 0
-        for window in _windows(piece):
-            in_a_row = in_a_row + 1 if window in self._windows else 0
-            if in_a_row == WINDOW:
-                return True
-        return False
+                if window in own:
+                    self._windows.setdefault(window, []).append((number, offset))
 
     def look_through(self, path: Path) -> Iterator[tuple[int, int]]:
         """The number of each piece that is in the file, and where."""
         for start, block in _blocks(_descriptor(path)):
-            yield from ((number, start + at) for number, at in self._look_at(block))
+            yield from ((number, start + at) for number, at in self.look_at(block))
 
-    def _look_at(self, block: bytes) -> Iterator[tuple[int, int]]:
+    def look_at(self, block: bytes) -> Iterator[tuple[int, int]]:
         words = memoryview(block[: len(block) // WINDOW * WINDOW]).cast("Q")
         if self._windows.keys().isdisjoint(words):
             return
@@ -150,6 +142,16 @@ class Search:
                 at = i * WINDOW - offset
                 if at >= 0 and block.startswith(self.pieces[number], at):
                     yield number, at
+
+
+def _is_met_anywhere(piece: bytes, own: set[int]) -> bool:
+    """Whether one of its own windows lies at an eighth byte, wherever the piece begins."""
+    in_a_row = 0
+    for window in _windows(piece):
+        in_a_row = in_a_row + 1 if window in own else 0
+        if in_a_row == WINDOW:
+            return True
+    return False
 
 
 def _windows(piece: bytes) -> Iterator[int]:
@@ -220,15 +222,17 @@ def _cut(text: bytes) -> Iterator[bytes]:
             yield piece
 
 
-def _held(connection: Connection, pieces: dict[int, bytes]) -> set[int]:
+def _held(connection: Connection, search: Search, met: Collection[int]) -> set[int]:
     """Those that are in a row of what remains: another namespace may hold the same text."""
-    held: set[int] = set()
-    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall() if pieces else []
+    unexplained = set(met)
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     for (table,) in [*tables, ("sqlite_master",)]:
         for row in connection.execute(f'SELECT * FROM "{table}"'):  # noqa: S608
-            texts = list(_texts(row))
-            held |= {n for n, piece in pieces.items() if n not in held and any(piece in text for text in texts)}
-    return held
+            for text in _texts(row):
+                unexplained.difference_update(number for number, _ in search.look_at(text))
+            if not unexplained:
+                break
+    return set(met) - unexplained
 
 
 def _with_connection(store: SqliteStore, call: Any) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from scrubjay.errors import InvalidInput, Unavailable
 
-from .sqlite import BUSY_SECONDS, SqliteStore, explain, is_busy, roll_back
+from .sqlite import BUSY_SECONDS, SqliteStore, explain, roll_back
 
 Progress = Callable[[int, int], object]
 """Told how many are done, and of how many."""
@@ -90,16 +90,23 @@ def restore(backup: Path, path: Path, progress: Progress) -> Path | None:
     """
     refuse_same(backup, path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    was_there = path.exists() and path.stat().st_size > 0
+    size, log = (_size(Path(f"{path}{suffix}")) for suffix in ("", "-wal"))
     aside = path.with_name(f"{path.name}.before-restore-{time.strftime('%Y%m%d-%H%M%S')}")
     with _staged(backup, path.parent) as copy:
         try:
-            _write_through(copy, path, aside if was_there else None, progress)
+            if log and not size:  # SQLite would delete the log, which is all that is left
+                _swap(copy, path, aside)
+            else:
+                _write_through(copy, path, aside if size else None, progress)
         except sqlite3.DatabaseError as error:
-            if is_busy(error) or not _is_damage(error):
+            if not _is_damage(error):
                 raise explain(error, path) from error
             _swap(copy, path, aside)
-    return aside if was_there else None
+    return aside if size or log else None
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 @contextlib.contextmanager

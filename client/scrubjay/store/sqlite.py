@@ -154,7 +154,7 @@ class SqliteStore(Forkable):
                 _end(connection, batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome of these jobs
             # A lock that was waited for in vain would be waited for once more by each.
-            if len(jobs) == 1 or is_busy(error):
+            if len(jobs) == 1 or _is_busy(error):
                 for job in jobs:
                     job.error = self.explained(error) if isinstance(error, sqlite3.Error) else error
                 batch.done = True
@@ -345,7 +345,7 @@ class SqliteStore(Forkable):
             connection.execute("VACUUM")  # pages that are free now hold what was there before
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.Error as error:
-            if is_busy(error):
+            if _is_busy(error):
                 raise Unavailable(
                     f"{self.path} is open elsewhere: stop the server and all programs that use it, then try again"
                 ) from error
@@ -540,7 +540,7 @@ def _end(connection: sqlite3.Connection, batch: Batch) -> None:
         batch.done = not failed and not connection.in_transaction
 
 
-def is_busy(error: Exception) -> bool:
+def _is_busy(error: Exception) -> bool:
     return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in _BUSY
 
 
@@ -561,7 +561,7 @@ def patiently(connection: sqlite3.Connection, statement: str) -> None:
         try:
             connection.execute(statement)
         except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() > give_up_at:
+            if not _is_busy(error) or time.monotonic() > give_up_at:
                 raise
             time.sleep(0.01)
         else:
