@@ -103,6 +103,8 @@ VERSION_PATTERN = r'(W/)?"?[0-9]{1,15}"?'
 
 MAX_BODY_BYTES = 2 * MAX_WRITE_BYTES + 2**20
 """What one call may write, with room for escapes and the JSON around it."""
+MAX_HELD_BYTES = 8 * MAX_BODY_BYTES
+"""What all bodies on their way may take of a process's memory: many who send slowly would else fill it."""
 KEEP_ALIVE_SECONDS = 75
 BUSY_SECONDS = 4.0
 """How long a write waits for other processes: less than clients wait for their answer."""
@@ -472,17 +474,29 @@ def query_seconds(request: Request, name: str, default: float, most: float) -> f
 
 async def read_object(request: Request) -> dict[str, Any]:
     """The JSON object in the body."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise ValueTooLarge(
-                f"the body has more than {MAX_BODY_BYTES} bytes; one call writes at most {MAX_WRITE_BYTES}"
-            )
-    fields = decode_body(bytes(body)) if body else {}
+    body = await _read_body(request)
+    fields = decode_body(body) if body else {}
     if not isinstance(fields, dict):
         raise InvalidInput("the body is a JSON object")
     return fields
+
+
+async def _read_body(request: Request) -> bytes:
+    app: Service = request.scope["app"]
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            app.held_bytes += len(chunk)
+            if len(body) > MAX_BODY_BYTES:
+                raise ValueTooLarge(
+                    f"the body has more than {MAX_BODY_BYTES} bytes; one call writes at most {MAX_WRITE_BYTES}"
+                )
+            if app.held_bytes > MAX_HELD_BYTES:
+                raise Unavailable("too many large requests are arriving at once; try again in a moment")
+        return bytes(body)
+    finally:
+        app.held_bytes -= len(body)
 
 
 async def read_fields(request: Request, required: str | None, *optional: str) -> dict[str, Any]:
@@ -1447,6 +1461,7 @@ class Service(FastAPI):
     """FastAPI with one layer, this one, in place of its middleware: text, metrics, and errors as JSON."""
 
     limit: RequestLimit | None = None
+    held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
