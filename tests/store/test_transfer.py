@@ -180,7 +180,6 @@ def test_a_namespace_that_holds_something_is_replaced_only_when_asked(driver, fu
     assert driver.run(lists.append_items("ns", "l", ["4"]))[0] == 4
     again = once(lists.append_items("ns", "l", ["5"]), "ns", Delivery("delivery-1"))
     assert driver.run(again)[0] == 3, "what was sent once stays once"
-    )
     assert driver.store.find_faults() == []
 
 
