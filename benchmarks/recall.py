@@ -72,7 +72,7 @@ def read_facts(name: str) -> Evaluation:
 
 
 def read_dialogues(name: str) -> Evaluation:
-    """Turns in sessions, with the date in the text; then the questions, by the numbers of the turns that answer them."""
+    """Turns in sessions, with the date in the text; then the questions, by the numbers of their turns."""
     found = Evaluation(name, [], [])
     group = talk = date = ""
     marked: dict[str, str] = {}

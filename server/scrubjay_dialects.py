@@ -138,6 +138,7 @@ _AGENT = "/api/v1/agents/{agent:key}"
 _TEXT: dict[str, Any] = {"type": "string"}
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
 _LISTED = {"limit": _COUNT, "offset": _COUNT, "session": _TEXT, "session_id": _TEXT, "memory_type": _TEXT}
+_DEFAULT_TYPE = "episodic"
 CONTEXT_TOKENS = 1000
 """What a context may take; its wire has no word for that."""
 
@@ -188,15 +189,18 @@ async def kronvex_agents(request: Request) -> Response:
 async def kronvex_remember(request: Request) -> Response:
     """Its agents exist from their first use."""
     fields = await read_object(request)
+    given = fields.get("memory_type")
+    # Its package sends this type for whoever states none, which must not change what was stated before.
+    is_default = given == _DEFAULT_TYPE
     draft = Draft.check(
         fields.get("content"),
-        type=fields.get("memory_type"),
+        type=None if is_default else given,
         tags=fields.get("tags"),
         session=fields.get("session_id"),
         ttl_days=fields.get("ttl_days"),
         pinned=fields.get("pinned") or False,
         metadata=fields.get("metadata"),
-    )
+    )._replace(default_type=_DEFAULT_TYPE if is_default else None)
     agent = _agent(request)
     if await run(request, items.find_version(_directory(request), agent)) is None:
         await _register(request, agent, {"name": agent})
@@ -345,6 +349,8 @@ class MemstoreMemory(BaseModel):
     tags: list[str] | None = None
     session: str | None = None
     ttl: float | None = Field(None, description="seconds", gt=0)
+    ttl_days: float | None = Field(None, gt=0)
+    pinned: bool = False
     metadata: dict[str, JsonValue] | None = None
 
 
@@ -357,6 +363,8 @@ async def memstore_remember(request: Request) -> Response:
         tags=fields.get("tags"),
         session=fields.get("session"),
         ttl=fields.get("ttl"),
+        ttl_days=fields.get("ttl_days"),
+        pinned=fields.get("pinned") or False,
         metadata=fields.get("metadata"),
     )
     note, account = await remember_note(request, _memstore(request), draft)

@@ -830,7 +830,7 @@ async def inject_context(request: Request) -> Response:
 @v1.delete(**described(f"{_NOTES}/{{key}}", 404), status_code=204, response_model=None)
 async def forget(request: Request) -> Response:
     """Erase a note for good; this is never counted as a write."""
-    namespace, note_id = names(request)
+    namespace, note_id = namespace_of(request), check_key(request.path_params["key"], "note id")
     found, account = await run(request, notes.forget(namespace, note_id))
     headers = quota_headers(account.usage())
     if not found:

@@ -149,6 +149,7 @@ class AsyncMemory:
         tags: Iterable[str] | None = None,
         session: str | None = None,
         threshold: float | None = None,
+        ranking: str | None = None,
     ) -> str:
         return await _on_thread(
             self._memory.inject_context,
@@ -159,6 +160,7 @@ class AsyncMemory:
             tags=tags,
             session=session,
             threshold=threshold,
+            ranking=ranking,
         )
 
     async def forget(self, note_id: str) -> bool:

@@ -6,6 +6,7 @@ import random
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -82,7 +83,7 @@ def test_the_same_content_refreshes_the_note(open_driver):
     assert (again.id, again.times, again.type, again.tags) == (first.id, 2, "preference", ("a", "b"))
     assert again.metadata == {"by": "x"}
     assert again.created_at == first.created_at < again.updated_at
-    assert again.expires_at is None
+    assert again.expires_at == again.updated_at + timedelta(seconds=60)  # what was stated before holds, from now on
     assert len(driver.run(notes.list_notes("ns"))) == 1
     assert contents(recall(driver, "b tea")) == ["likes tea"]
     assert faults(driver) == []
@@ -429,17 +430,17 @@ steps = st.lists(st.tuples(st.sampled_from(["remember", "forget", "clear"]), tex
 @given(steps=steps)
 def test_counters_index_and_notes_always_agree(driver, steps):
     driver.run(notes.clear_all("p"))
-    expected: dict[str, str] = {}
+    expected: dict[tuple[str, bool], str] = {}
     for action, text, flag in steps:
         if action == "remember":
-            expected[text] = remember(driver, text, namespace="p", session="s" if flag else None).id
+            expected[text, flag] = remember(driver, text, namespace="p", session="s" if flag else None).id
         elif action == "forget" and expected:
-            content = random.Random(text).choice(sorted(expected))
-            assert driver.run(notes.forget("p", expected.pop(content)))[0]
+            which = random.Random(text).choice(sorted(expected))
+            assert driver.run(notes.forget("p", expected.pop(which)))[0]
         elif action == "clear" and flag:
             assert driver.run(notes.clear_notes("p"))[0] == len(expected)
             expected.clear()
-    assert Counter(contents(driver.run(notes.list_notes("p")))) == Counter(list(expected))
+    assert Counter(contents(driver.run(notes.list_notes("p")))) == Counter(text for text, _ in expected)
     assert faults(driver) == []
 
 
