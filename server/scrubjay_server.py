@@ -1035,6 +1035,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.store = store
         choice = resolve("embedder")
         app.state.meaning = Meaning(file, choice) if choice else None
+        if app.state.meaning:
+            app.state.meaning.catch_up()
         sweeper = asyncio.create_task(_sweep_forever(store))
         try:
             yield
