@@ -261,7 +261,7 @@ async def kronvex_clear(request: Request) -> Response:
     return written({"deleted": deleted}, account)
 
 
-@kronvex.delete(**described(f"{_AGENT}/memories/{{memory}}", 404))
+@kronvex.delete(**described(f"{_AGENT}/memories/{{memory:key}}", 404))
 async def kronvex_forget(request: Request) -> Response:
     return await _forget(request, _agent_namespace(request))
 
@@ -392,7 +392,7 @@ async def memstore_list(request: Request) -> Response:
     return json_response({"memories": [_memstore_memory(note) for note in found]})
 
 
-@memstore.delete(**described("/v1/memory/forget/{memory}", 404))
+@memstore.delete(**described("/v1/memory/forget/{memory:key}", 404))
 async def memstore_forget(request: Request) -> Response:
     return await _forget(request, _memstore(request))
 

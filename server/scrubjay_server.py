@@ -827,7 +827,7 @@ async def inject_context(request: Request) -> Response:
     return json_response({"context": as_context(found, max_tokens)})
 
 
-@v1.delete(**described(f"{_NOTES}/{{key}}", 404), status_code=204, response_model=None)
+@v1.delete(**described(f"{_NOTES}/{{key:key}}", 404), status_code=204, response_model=None)
 async def forget(request: Request) -> Response:
     """Erase a note for good; this is never counted as a write."""
     namespace, note_id = namespace_of(request), check_key(request.path_params["key"], "note id")

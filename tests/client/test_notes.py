@@ -232,6 +232,28 @@ def test_no_text_is_ever_an_error(memory, text, query):
     memory.inject_context(query)
 
 
+LABELS = [
+    '" OR 1=1 --', "'; DROP TABLE notes; --", "NEAR(a b)*", "a\x00b", "\u202eاليمين", "🦜", "名前", "x" * 512,
+    "%00/../", "[1]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_hostile_labels_are_only_labels(open_memory, label):
+    """As type, tag, session and id, on both ends: kept as they are, filtered by exactly, and nobody else's."""
+    memory, other = open_memory(fresh_name()), open_memory(fresh_name())
+    memory.remember("tea", type=label, tags=[label], session=label)
+    memory.remember("tea with milk", type="t", tags=["t"], session="s")
+    for which in ({"type": label}, {"tags": [label]}, {"session": label}):
+        (found,) = memory.recall(f"tea {label}", **which)
+        assert (found.content, found.type, found.tags, found.session) == ("tea", label, (label,), label)
+        assert memory.notes(**which) == [found._replace(score=None)]
+        assert "tea" in memory.inject_context("tea", **which)
+        assert other.recall("tea", **which) == other.notes(**which) == []
+    assert memory.forget(label) is False
+    assert len(memory.notes()) == 2
+
+
 def test_the_async_verbs_are_the_same(open_memory):
     namespace = fresh_name()
 

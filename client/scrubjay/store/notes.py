@@ -367,8 +367,9 @@ def _conditions(now: int, type_: str | None, tags: tuple[str, ...], session: str
             where.append(f"n.{column} = ?")
             params.append(value)  # type: ignore[arg-type]
     for tag in tags:
-        where.append("EXISTS (SELECT 1 FROM json_each(n.tags) WHERE value = ?)")
-        params.append(tag)  # type: ignore[arg-type]
+        has_nul = "\x00" in tag  # where SQLite's JSON ends a text
+        where.append("instr(n.tags, ?)" if has_nul else "EXISTS (SELECT 1 FROM json_each(n.tags) WHERE value = ?)")
+        params.append(encode(tag) if has_nul else tag)  # type: ignore[arg-type]
     return " AND ".join(where), tuple(params)
 
 
