@@ -98,15 +98,17 @@ def test_what_a_process_left_undone_is_picked_up_by_the_next(service, monkeypatc
     with Memory("ns", path=path) as memory:
         for i in range(100):
             memory.remember(f"Decided on PostgreSQL part {i}")
+    seen = lambda: [text for text in service.seen if "PostgreSQL" in text]  # noqa: E731
     if end == "embedded":
         monkeypatch.setenv("SCRUBJAY_EMBEDDER", service.choice)
         with Memory("ns", path=path) as memory, Memory("other", path=path):
+            eventually(lambda: len(seen()) >= 100)
             eventually(lambda: len(memory.recall("elephant", limit=50)) == 50)
     else:
         with serving(path, "--embedder", service.choice) as server, Memory("ns", url=server.url) as memory:
+            eventually(lambda: len(seen()) >= 100)
             eventually(lambda: len(memory.recall("elephant", limit=50)) == 50)
-    notes_seen = [text for text in service.seen if "PostgreSQL" in text]
-    assert len(notes_seen) == len(set(notes_seen)) == 100
+    assert len(seen()) == len(set(seen())) == 100
 
 
 def test_what_waits_for_a_model_that_was_away_is_indexed_when_it_is_back(service, monkeypatch, tmp_path, caplog):
