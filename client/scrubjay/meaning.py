@@ -121,7 +121,7 @@ class Meaning(Forkable):
                 count = len(batch) + len(self._waiting)
                 self._waiting.clear()
                 self._is_behind = True
-                _log.warning("%d notes wait until the model answers again: %s", count, error)
+                _log.warning("%d notes wait until the model answers, or the store is opened again: %s", count, error)
 
     def _next_batch(self) -> list[tuple[str, int]]:
         with self._lock:
