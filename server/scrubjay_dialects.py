@@ -149,6 +149,7 @@ _TEXT: dict[str, Any] = {"type": "string"}
 _LIMIT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": MAX_COUNT}
 _OFFSET: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_COUNT}
 _LISTED = {"limit": _LIMIT, "offset": _OFFSET, "session_id": LABEL, "memory_type": LABEL}
+_DEFAULT_TYPE = "episodic"
 CONTEXT_TOKENS = 1000
 """What a context may take; its wire has no word for that."""
 
@@ -222,15 +223,18 @@ async def kronvex_agents(request: Request) -> Response:
 async def kronvex_remember(request: Request) -> Response:
     """Its agents exist from their first use."""
     fields = await read_object(request)
+    given = fields.get("memory_type")
+    # Its package sends this type for whoever states none, which must not change what was stated before.
+    is_default = given == _DEFAULT_TYPE
     draft = Draft.check(
         fields.get("content"),
-        type=fields.get("memory_type"),
+        type=None if is_default else given,
         tags=fields.get("tags"),
         session=fields.get("session_id"),
         ttl_days=fields.get("ttl_days"),
         pinned=fields.get("pinned", False),
         metadata=fields.get("metadata"),
-    )
+    )._replace(default_type=_DEFAULT_TYPE if is_default else None)
     agent = _agent(request)
     if await run(request, items.find_version(_directory(request), agent)) is None:
         await _register(request, agent, {"name": agent})
@@ -294,7 +298,7 @@ async def kronvex_clear(request: Request) -> Response:
     return written({"deleted": deleted}, account)
 
 
-@kronvex.delete(**described(f"{_AGENT}/memories/{{memory}}", 404))
+@kronvex.delete(**described(f"{_AGENT}/memories/{{memory:key}}", 404))
 async def kronvex_forget(request: Request) -> Response:
     return await _forget(request, _agent_namespace(request))
 
@@ -385,6 +389,8 @@ class MemstoreMemory(BaseModel):
     tags: Tags | None = None
     session: Label | None = None
     ttl: Seconds = None
+    ttl_days: Days = None
+    pinned: bool = False
     metadata: dict[str, JsonValue] | None = None
 
 
@@ -397,6 +403,8 @@ async def memstore_remember(request: Request) -> Response:
         tags=fields.get("tags"),
         session=fields.get("session"),
         ttl=fields.get("ttl"),
+        ttl_days=fields.get("ttl_days"),
+        pinned=fields.get("pinned") or False,
         metadata=fields.get("metadata"),
     )
     note, account = await remember_note(request, _memstore(request), draft)
@@ -424,7 +432,7 @@ async def memstore_list(request: Request) -> Response:
     return json_response({"memories": [_memstore_memory(note) for note in found]})
 
 
-@memstore.delete(**described("/v1/memory/forget/{memory}", 404))
+@memstore.delete(**described("/v1/memory/forget/{memory:key}", 404))
 async def memstore_forget(request: Request) -> Response:
     return await _forget(request, _memstore(request))
 

@@ -1099,7 +1099,7 @@ async def inject_context(request: Request) -> Response:
 @v1.delete(**described(f"{_NOTES}/{{key:note}}", 404), status_code=204, response_model=None)
 async def forget(request: Request) -> Response:
     """Erase a note for good; this is never counted as a write."""
-    namespace, note_id = names(request)
+    namespace, note_id = namespace_of(request), check_key(request.path_params["key"], "note id")
     found, account = await run(request, notes.forget(namespace, note_id))
     headers = quota_headers(account.usage())
     if not found:
@@ -1546,6 +1546,8 @@ async def lifespan(app: Service) -> AsyncIterator[None]:
         app.state.store = store
         choice = resolve("embedder")
         app.state.meaning = Meaning(file, choice) if choice else None
+        if app.state.meaning:
+            app.state.meaning.catch_up()
         app.state.refusals, app.state.watchers = Refusals(store), Watchers(store)
         _before_stopping(app.state.watchers.close)
         sweeper = asyncio.create_task(_sweep_forever(store))

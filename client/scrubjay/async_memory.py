@@ -165,6 +165,7 @@ class AsyncMemory:
         tags: Iterable[str] | None = None,
         session: str | None = None,
         threshold: float | None = None,
+        ranking: str | None = None,
     ) -> str:
         return await _on_thread(
             self._memory.inject_context,
@@ -175,6 +176,7 @@ class AsyncMemory:
             tags=tags,
             session=session,
             threshold=threshold,
+            ranking=ranking,
         )
 
     async def forget(self, note_id: str) -> bool:

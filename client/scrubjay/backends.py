@@ -83,7 +83,7 @@ class LocalBackend:
     def __init__(self, path: str, durability: str) -> None:
         self._store = _stores.borrow(path, durability)
         self.place = str(self._store.path)
-        self._meaning = _open_meaning(self._store)
+        self._meaning = _stores.meaning_of(self._store)
         # Nobody who writes three lines calls close(): garbage collection and exit do it too.
         self.close = weakref.finalize(self, _stores.give_back, self._store)
 
@@ -188,14 +188,12 @@ def _id(once: str | None) -> deliveries.Delivery | None:
     return None if once is None else deliveries.Delivery(once)
 
 
-def _open_meaning(store: SqliteStore) -> Meaning | None:
-    """None unless a model is chosen: then words are all there is, and nothing needs to be installed."""
-    choice = resolve("embedder")
-    if not choice:
-        return None
+def _open_meaning(store: SqliteStore, choice: str) -> Meaning:
     from .meaning import Meaning  # noqa: PLC0415 - `import scrubjay` stays light
 
-    return Meaning(store, choice)
+    meaning = Meaning(store, choice)
+    meaning.catch_up()
+    return meaning
 
 
 class _Stores(Forkable):
@@ -206,6 +204,7 @@ class _Stores(Forkable):
     def __init__(self) -> None:
         self._open: dict[tuple[Path, str], SqliteStore] = {}
         self._borrowers: dict[tuple[Path, str], int] = {}
+        self._meanings: dict[tuple[SqliteStore, str], Meaning] = {}
         self.start_anew()
         self.watch_forks()
 
@@ -228,13 +227,25 @@ class _Stores(Forkable):
     def give_back(self, store: SqliteStore) -> None:
         self._count_off((store.path, store.durability))
 
+    def meaning_of(self, store: SqliteStore) -> Meaning | None:
+        """None unless a model is chosen: then words are all there is, and nothing needs to be installed."""
+        choice = resolve("embedder")
+        if not choice:
+            return None
+        with self._lock:
+            if (store, choice) not in self._meanings:
+                self._meanings[store, choice] = _open_meaning(store, choice)
+            return self._meanings[store, choice]
+
     def _count_off(self, at: tuple[Path, str]) -> None:
         with self._lock:
             self._borrowers[at] -= 1
             if not self._borrowers[at]:
                 del self._borrowers[at]
                 if at in self._open:  # not when it could not be opened in the first place
-                    self._open.pop(at).close()
+                    store = self._open.pop(at)
+                    store.close()
+                    self._meanings = {key: each for key, each in self._meanings.items() if key[0] is not store}
 
 
 _stores = _Stores()

@@ -15,7 +15,7 @@ DAY_SECONDS = 86_400
 
 
 class Draft(NamedTuple):
-    """A note on its way into the store; None leaves what a note with the same content has, but for the time to live."""
+    """A note on its way into the store; None leaves what a note with the same content has."""
 
     content: str
     type: str | None
@@ -24,6 +24,8 @@ class Draft(NamedTuple):
     ttl: float | None
     pinned: bool
     metadata: dict[str, Any] | None
+    default_type: str | None = None
+    """The type of a note that has none: for wires that always send one, whether it was stated or not."""
 
     @classmethod
     def check(

@@ -1,17 +1,20 @@
 """Recall by meaning: the model, and the thread that shows it new notes.
 
 `remember` only puts a note in line; words find it at once, and its meaning as soon as the thread got to it.
+What a process leaves undone, because it ended or its model was away, the next one to open the store picks up.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
+from typing import TypeVar
 
 from .errors import Unavailable
 from .forks import Forkable
@@ -19,10 +22,14 @@ from .recall.embedding import Embedder, nearest, open_embedder, without_names
 from .store import vectors
 from .store.sqlite import SqliteStore
 
+T = TypeVar("T")
+
 _log = logging.getLogger("scrubjay")
 
 BATCH = 32
 """Notes that the model is shown at once."""
+CATCH_UP_SECONDS = 1.0
+"""When the thread looks for what others left undone: after a script that only sets a value has ended."""
 AWAY_SECONDS = 60
 """How long a model that could not be reached is left alone."""
 
@@ -41,6 +48,7 @@ class Meaning(Forkable):
         self._waiting: deque[tuple[str, int]] = deque()
         self._lock = threading.Lock()
         self._is_working = False
+        self._is_behind = False
 
     @property
     def embedder(self) -> Embedder:
@@ -61,12 +69,16 @@ class Meaning(Forkable):
         return nearest(vector, known)
 
     def add(self, namespace: str, note_id: str) -> None:
-        """Put a note in line for the model; never waits."""
+        """Put a note in line for the model, before those that others left; never waits."""
         with self._lock:
-            self._waiting.append((namespace, int(note_id)))
+            self._waiting.appendleft((namespace, int(note_id)))
             if not self._is_working:
                 self._is_working = True
-                threading.Thread(target=self._work, name="scrubjay-meaning", daemon=True).start()
+                _in_background(self._work)
+
+    def catch_up(self) -> None:
+        """Have the notes that no model has seen yet put in line, in a moment; never waits."""
+        _in_background(self._catch_up)
 
     def reindex(self) -> Iterator[tuple[int, int]]:
         """Show the model every note that it has not seen; after each batch how many are done, and of how many."""
@@ -78,14 +90,38 @@ class Meaning(Forkable):
                 done += len(batch)
                 yield done, len(missing)
 
+    def _catch_up(self) -> None:
+        time.sleep(CATCH_UP_SECONDS)
+        try:
+            self._find_unseen()
+        except Unavailable:
+            return  # the store is closed again
+        with self._lock:
+            if self._is_working or not self._waiting:
+                return
+            self._is_working = True
+        self._work()
+
+    def _find_unseen(self) -> None:
+        """In no order: several processes that do this at once then see different notes."""
+        batches = list(_batches(self._store.run(vectors.list_unindexed(None))))
+        random.shuffle(batches)
+        self._waiting.extend(itertools.chain.from_iterable(batches))
+
     def _work(self) -> None:
         while batch := self._next_batch():
             try:
                 for namespace, group in itertools.groupby(sorted(batch), key=itemgetter(0)):
                     self._index(namespace, [note for _, note in group])
+                if self._is_behind:
+                    self._is_behind = False
+                    self._find_unseen()
             except Exception as error:  # noqa: BLE001 - a model may fail in any way; the next notes still want one
-                # What cannot be done now is found again by `scrubjay reindex`; words find it meanwhile.
-                _log.warning("%d notes wait for `scrubjay reindex`: %s", len(batch), error)
+                # They are in the store, where the next success or the next to open it finds them; words do meanwhile.
+                count = len(batch) + len(self._waiting)
+                self._waiting.clear()
+                self._is_behind = True
+                _log.warning("%d notes wait until the model answers, or the store is opened again: %s", count, error)
 
     def _next_batch(self) -> list[tuple[str, int]]:
         with self._lock:
@@ -102,6 +138,10 @@ class Meaning(Forkable):
         self._store.run(vectors.add_vectors(namespace, self.embedder.name, made))
 
 
-def _batches(ids: list[int]) -> Iterator[list[int]]:
-    for start in range(0, len(ids), BATCH):
-        yield ids[start : start + BATCH]
+def _in_background(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="scrubjay-meaning", daemon=True).start()
+
+
+def _batches(notes: list[T]) -> Iterator[list[T]]:
+    for start in range(0, len(notes), BATCH):
+        yield notes[start : start + BATCH]

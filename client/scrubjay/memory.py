@@ -221,10 +221,13 @@ class Memory:
         tags: Iterable[str] | None = None,
         session: str | None = None,
         threshold: float | None = None,
+        ranking: str | None = None,
     ) -> str:
         """What is remembered about this, as text for a system prompt; "" when nothing fits."""
         check_count("max_tokens", max_tokens)
-        notes = self.recall(query, limit=limit, type=type, tags=tags, session=session, threshold=threshold)
+        notes = self.recall(
+            query, limit=limit, type=type, tags=tags, session=session, threshold=threshold, ranking=ranking
+        )
         return as_context(notes, max_tokens)
 
     def forget(self, note_id: str) -> bool:
@@ -232,7 +235,7 @@ class Memory:
 
         What it held is overwritten in the file; `scrubjay compact` also ends the rare copy that SQLite keeps.
         """
-        return self._backend.forget(self.namespace, check_key(note_id))
+        return self._backend.forget(self.namespace, check_key(note_id, "note id"))
 
     def notes(
         self,
@@ -333,7 +336,7 @@ class Memory:
 
     def _each_key(self, prefix: str) -> Iterator[str]:
         if prefix:
-            check_key(prefix)
+            check_key(prefix, "prefix")
         page, after = [""], ""
         while page:
             page = self._backend.keys(self.namespace, prefix, after)
@@ -345,7 +348,7 @@ class Memory:
 
 def _check_once(once: str | None) -> None:
     if once is not None:
-        check_key(once)
+        check_key(once, "once id")
 
 
 class _Closed:

@@ -41,17 +41,18 @@ def check_namespace(namespace: Any) -> str:
     return namespace
 
 
-def check_key(key: Any) -> str:
+def check_key(key: Any, what: str = "key") -> str:
+    """A key, or what follows the same rule and has another name."""
     if not isinstance(key, str):
-        raise InvalidInput(f"a key is text, not {type(key).__name__}")
+        raise InvalidInput(f"a {what} is text, not {type(key).__name__}")
     try:
         size = len(key) if key.isascii() else len(key.encode())
     except UnicodeEncodeError:
-        raise InvalidInput(f"the key {shown(key)} holds a lone surrogate, which is no text") from None
+        raise InvalidInput(f"the {what} {shown(key)} holds a lone surrogate, which is no text") from None
     if not size:
-        raise InvalidInput("a key has at least one character")
+        raise InvalidInput(f"a {what} has at least one character")
     if size > MAX_KEY_BYTES:
-        raise InvalidInput(f"the key {shown(key)} has {size} bytes; at most {MAX_KEY_BYTES} are allowed")
+        raise InvalidInput(f"the {what} {shown(key)} has {size} bytes; at most {MAX_KEY_BYTES} are allowed")
     return key
 
 
@@ -85,13 +86,8 @@ def check_content(content: Any) -> str:
 
 
 def check_label(name: str, label: Any) -> str | None:
-    """A type, a session or a tag: the same rule as for keys."""
-    if label is None:
-        return None
-    try:
-        return check_key(label)
-    except InvalidInput as error:
-        raise InvalidInput(f"{name}: {error}") from None
+    """A type or a session: the same rule as for keys."""
+    return None if label is None else check_key(label, name)
 
 
 def check_tags(tags: Any) -> tuple[str, ...]:
@@ -100,7 +96,7 @@ def check_tags(tags: Any) -> tuple[str, ...]:
         return ()
     if isinstance(tags, str | bytes | Mapping) or not isinstance(tags, Iterable):
         raise InvalidInput(f"tags is a list of texts, not {shown(tags)}")
-    once = tuple(dict.fromkeys(check_key(tag) for tag in tags))
+    once = tuple(dict.fromkeys(check_key(tag, "tag") for tag in tags))
     if len(once) > MAX_TAGS:
         raise InvalidInput(f"a note has at most {MAX_TAGS} tags, not {len(once)}")
     return once

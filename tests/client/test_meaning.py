@@ -91,6 +91,37 @@ def test_a_note_is_found_without_a_common_word(memory):
     assert contents(memory.recall("puppy")) == ["Biscuit hates the rain"]
 
 
+@pytest.mark.parametrize("end", ["embedded", "server"])
+def test_what_a_process_left_undone_is_picked_up_by_the_next(service, monkeypatch, tmp_path, end):
+    """As after a crash: the notes are there, and no model has seen them."""
+    path = tmp_path / "scrubjay.db"
+    with Memory("ns", path=path) as memory:
+        for i in range(100):
+            memory.remember(f"Decided on PostgreSQL part {i}")
+    seen = lambda: [text for text in service.seen if "PostgreSQL" in text]  # noqa: E731
+    if end == "embedded":
+        monkeypatch.setenv("SCRUBJAY_EMBEDDER", service.choice)
+        with Memory("ns", path=path) as memory, Memory("other", path=path):
+            eventually(lambda: len(seen()) >= 100)
+            eventually(lambda: len(memory.recall("elephant", limit=50)) == 50)
+    else:
+        with serving(path, "--embedder", service.choice) as server, Memory("ns", url=server.url) as memory:
+            eventually(lambda: len(seen()) >= 100)
+            eventually(lambda: len(memory.recall("elephant", limit=50)) == 50)
+    assert len(seen()) == len(set(seen())) == 100
+
+
+def test_what_waits_for_a_model_that_was_away_is_indexed_when_it_is_back(service, monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("SCRUBJAY_EMBEDDER", service.choice)
+    service.status = 500
+    with Memory("ns", path=tmp_path / "scrubjay.db") as memory:
+        memory.remember("Decided on PostgreSQL")
+        eventually(lambda: "wait until the model answers" in caplog.text)
+        service.status = 200
+        memory.remember("Biscuit hates the rain")
+        eventually(lambda: contents(memory.recall("elephant")) == ["Decided on PostgreSQL"])
+
+
 def test_filters_hold_for_meaning_too(memory):
     memory.remember("Decided on PostgreSQL", type="decision")
     eventually(lambda: memory.recall("elephant"))

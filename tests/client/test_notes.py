@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness import clean_environment, fresh_name
 from scrubjay import AsyncMemory, InvalidInput, Memory, Note, ValueTooLarge
-from scrubjay.recall.context import HEADING, count_tokens
+from scrubjay.recall.context import HEADING, as_context, count_tokens
 
 
 def contents(notes):
@@ -141,9 +141,10 @@ def test_context_keeps_to_its_budget(memory, max_tokens):
         (lambda m: m.remember(42), "text, not int"),
         (lambda m: m.remember("\ud800"), "surrogate"),
         (lambda m: m.remember("x", tags="db"), "list of texts"),
-        (lambda m: m.remember("x", tags=[1]), "text, not int"),
-        (lambda m: m.remember("x", type=1), "type"),
-        (lambda m: m.remember("x", session=""), "session"),
+        (lambda m: m.remember("x", tags=[1]), "a tag is text, not int"),
+        (lambda m: m.remember("x", tags=["\ud800"]), "the tag .* surrogate"),
+        (lambda m: m.remember("x", type=1), "a type is text"),
+        (lambda m: m.remember("x", session=""), "a session has at least one character"),
         (lambda m: m.remember("x", ttl=1, ttl_days=1), "not both"),
         (lambda m: m.remember("x", ttl=0), "ttl"),
         (lambda m: m.remember("x", ttl_days="1"), "ttl_days"),
@@ -155,12 +156,57 @@ def test_context_keeps_to_its_budget(memory, max_tokens):
         (lambda m: m.recall("x", threshold="high"), "threshold"),
         (lambda m: m.recall("x", ranking="magic"), "confidence"),
         (lambda m: m.inject_context("x", max_tokens=-1), "max_tokens"),
-        (lambda m: m.forget(7), "text, not int"),
+        (lambda m: m.inject_context("x", ranking="magic"), "confidence"),
+        (lambda m: m.forget(7), "a note id is text, not int"),
     ],
 )
 def test_what_cannot_be_right_is_refused_with_its_name(memory, call, named):
     with pytest.raises(InvalidInput, match=named):
         call(memory)
+
+
+@pytest.mark.parametrize(
+    ("content", "query"),
+    [
+        ("dinner with Ana 🍕 on Friday", "🍕"),
+        ("she reacted with 👍🏽", "👍"),
+        ("pair programming 👩‍💻 all day", "💻"),
+        ("moving to 🇵🇹", "🇵🇹"),
+        ("I ❤️ jazz", "❤"),
+        ("Toplantı IĞDIR'da yapılacak", "ığdır"),
+        ("İSTANBUL ofisi", "istanbul"),
+        ("Zażółć gęślą jaźń, Łódź", "lodz"),
+        ("café au lait", "cafe\u0301"),
+        ("Die Straße nach Köln", "STRASSE koln"),
+        ("Wir nutzen Datenbanken", "welche Datenbank"),
+        ("मुझे हिन्दी पसंद है", "हिन्दी"),
+        ("يُحِبُّ الكتابَ القديم", "كتاب"),
+        ("הוא אוהב שָׁלוֹם", "שלום"),
+        ("ฉันชอบกินข้าวผัด", "ข้าวผัด"),
+        ("彼は東京に住んでいる", "東京"),
+        ("می‌خواهم بروم", "میخواهم"),
+    ],
+)
+def test_words_are_found_in_many_scripts(memory, content, query):
+    memory.remember(content)
+    memory.remember("something else entirely")
+    assert [note.content for note in memory.recall(query)] == [content]
+
+
+def test_words_that_look_alike_but_for_their_signs_are_told_apart(memory):
+    memory.remember("दिन")
+    memory.remember("दान")
+    assert [note.content for note in memory.recall("दान")] == ["दान"]
+
+
+def test_a_context_takes_the_same_choices_as_a_recall(memory):
+    for content, labels in (("tea one", {"type": "fact"}), ("tea two", {"session": "s"}), ("tea three", {})):
+        memory.remember(content, **labels)
+    memory.remember("tea three")
+    memory.remember("tea three")
+    for choices in ({"type": "fact"}, {"session": "s"}, {"tags": ["x"]}, {"threshold": 0.9}, {"ranking": "confidence"}):
+        found = memory.recall("tea", limit=8, **choices)
+        assert memory.inject_context("tea", **choices).splitlines()[1:] == as_context(found, 400).splitlines()[1:]
 
 
 def test_a_note_that_is_too_long_is_refused(memory):
@@ -172,7 +218,7 @@ def test_a_million_emoji_are_a_note_and_a_query(memory):
     text = "🦜" * 1_000_000
     note = memory.remember(text)
     assert memory.notes()[0].content == text
-    assert memory.recall(text) == []
+    assert [found.id for found in memory.recall(text)] == [note.id]
     assert memory.forget(note.id)
 
 
@@ -184,6 +230,28 @@ def test_no_text_is_ever_an_error(memory, text, query):
     memory.recall(query)
     memory.recall(text)
     memory.inject_context(query)
+
+
+LABELS = [
+    '" OR 1=1 --', "'; DROP TABLE notes; --", "NEAR(a b)*", "a\x00b", "\u202eاليمين", "🦜", "名前", "x" * 512,
+    "%00/../", "[1]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_hostile_labels_are_only_labels(open_memory, label):
+    """As type, tag, session and id, on both ends: kept as they are, filtered by exactly, and nobody else's."""
+    memory, other = open_memory(fresh_name()), open_memory(fresh_name())
+    memory.remember("tea", type=label, tags=[label], session=label)
+    memory.remember("tea with milk", type="t", tags=["t"], session="s")
+    for which in ({"type": label}, {"tags": [label]}, {"session": label}):
+        (found,) = memory.recall(f"tea {label}", **which)
+        assert (found.content, found.type, found.tags, found.session) == ("tea", label, (label,), label)
+        assert memory.notes(**which) == [found._replace(score=None)]
+        assert "tea" in memory.inject_context("tea", **which)
+        assert other.recall("tea", **which) == other.notes(**which) == []
+    assert memory.forget(label) is False
+    assert len(memory.notes()) == 2
 
 
 def test_the_async_verbs_are_the_same(open_memory):

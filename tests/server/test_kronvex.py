@@ -48,6 +48,17 @@ def test_recall_takes_its_filters(agent):
     assert agent.recall("tea and many other things nobody said", threshold=0.9) == []
 
 
+def test_a_refresh_that_states_nothing_keeps_what_was_stated(agent):
+    """Its package sends "episodic", no ttl and empty metadata for whoever states nothing."""
+    agent.remember("tea", memory_type="preference", ttl_days=30, metadata={"k": 1})
+    again = agent.remember("tea")
+    assert (again["memory_type"], again["metadata"]) == ("preference", {"k": 1})
+    assert again["expires_at"] is not None
+    assert agent.remember("tea", memory_type="semantic")["memory_type"] == "semantic"
+    assert agent.remember("coffee")["memory_type"] == "episodic"
+    assert contents(agent.recall("tea coffee", memory_type="episodic")) == ["coffee"]
+
+
 def test_inject_context_is_text(agent):
     assert agent.inject_context("anything") == ""
     agent.remember("User is from Paris")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import pytest
 import requests
 
@@ -87,3 +89,11 @@ def test_a_mistake_is_named(client, path, named):
     answer = client.call("GET", path)
     assert answer.status_code == 400
     assert named in answer.json()["detail"]
+
+
+def test_a_memory_may_be_pinned_or_live_for_days(client):
+    assert client.remember("for ever", pinned=True, ttl=1)["expires_at"] is None
+    kept = client.remember("for two days", ttl_days=2)
+    lives = datetime.fromisoformat(kept["expires_at"]) - datetime.fromisoformat(kept["updated_at"])
+    assert lives == timedelta(days=2)
+    assert client.call("POST", "remember", json={"content": "x", "ttl": 1, "ttl_days": 1}).status_code == 400

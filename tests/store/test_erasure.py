@@ -65,7 +65,7 @@ def test_nothing_of_an_erased_namespace_is_left(store):
     assert erased.traces == []
     assert erased.pieces > 200
     assert set(erased.rows) == {
-        "deliveries", "items", "list_items", "namespaces", "note_vectors", "note_words", "notes",
+        "changes", "deliveries", "items", "list_items", "namespaces", "note_vectors", "note_words", "notes",
     }  # fmt: skip
     left = on_disk(store)
     assert not [text for text in texts if text in left]

@@ -6,6 +6,7 @@ import random
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -82,7 +83,7 @@ def test_the_same_content_refreshes_the_note(open_driver):
     assert (again.id, again.times, again.type, again.tags) == (first.id, 2, "preference", ("a", "b"))
     assert again.metadata == {"by": "x"}
     assert again.created_at == first.created_at < again.updated_at
-    assert again.expires_at is None
+    assert again.expires_at == again.updated_at + timedelta(seconds=60)  # what was stated before holds, from now on
     assert len(driver.run(notes.list_notes("ns"))) == 1
     assert contents(recall(driver, "b tea")) == ["likes tea"]
     assert faults(driver) == []

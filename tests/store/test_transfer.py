@@ -41,7 +41,11 @@ CALLS = st.lists(
         st.builds(lambda k, v, ttl: items.set_item("ns", k, encode(v), ttl), NAMES, JSON, TTL),
         st.builds(lambda k, vs: lists.append_items("ns", k, [encode(v) for v in vs]), st.just("list"), st.lists(JSON)),
         st.builds(lambda k: items.delete_item("ns", k), st.just("list") | NAMES),
-        st.builds(lambda k, once: items.increment("ns", k, 1.5, once), st.just("n"), st.none() | NAMES),
+        st.builds(
+            lambda k, id_: once(items.increment("ns", k, 1.5), "ns", id_ and Delivery(id_)),
+            st.just("n"),
+            st.none() | NAMES,
+        ),
         st.builds(lambda draft: notes.remember("ns", draft), NOTES),
         st.builds(lambda n: quotas.set_quota("ns", {"max_bytes": n}), st.none() | st.integers(10**6, 10**9)),
     ),
@@ -140,7 +144,7 @@ def test_a_file_that_was_cut_off_anywhere_changes_nothing(driver, full, tmp_path
         (8, {"id": "x"}, "id of a note"),
         (8, {"pinned": 1}, "pinned"),
         (9, {"content": "Sarah likes PostgreSQL", "session": "s"}, "there twice"),
-        (10, {"result": "no"}, "a number"),
+        (10, {"number": "no"}, "number"),
     ],
 )  # fmt: skip
 def test_a_bad_line_is_named_and_nothing_is_changed(driver, full, line, change, complaint):

@@ -12,8 +12,8 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-OWN, PREVIOUS, NEXT = 1.0, 0.5, 0.3
-"""What a word counts in the note itself, and in its neighbours."""
+PREVIOUS, NEXT = 0.5, 0.3
+"""What a word counts in the neighbours of a note; in the note itself it counts 1."""
 ANSWER = 1.0
 """What a word of the previous note counts if that only asks: then its words are about this one."""
 ASKING = 0.7
@@ -64,9 +64,16 @@ class Sought(NamedTuple):
         return sum(each for word, each in self.weights.items() if word not in self.instead) * _saturated(1, 0) or 1.0
 
 
-Occurrences = Mapping[int | None, Mapping[int, tuple[int, int]]]
-"""For each note, how often it has each word, and how many words it has in all."""
-_NOTHING: Mapping[int, tuple[int, int]] = {}
+class Occurrences(NamedTuple):
+    """Where the words of a question are."""
+
+    counts: Mapping[int | None, Mapping[int, float]]
+    """For each note that has any, how often it has each word."""
+    lengths: Mapping[int, int]
+    """How many words those notes have in all."""
+
+
+_NOTHING: Mapping[int, float] = {}
 
 
 def weight(total: int, notes_with_word: int) -> float:
@@ -123,14 +130,13 @@ def by_confidence(ranked: Sequence[Ranked], candidates: Iterable[Candidate], now
 
 
 def _fit(candidate: Candidate, occurrences: Occurrences, sought: Sought, asking: Container[int | None]) -> float:
-    counts: dict[int, float] = {}
+    counts = dict(occurrences.counts.get(candidate.id, _NOTHING))
     before = ANSWER if candidate.previous in asking else PREVIOUS
     after = 0.0 if candidate.next in asking else NEXT
-    for note, share in ((candidate.id, OWN), (candidate.previous, before), (candidate.next, after)):
-        for word, (count, _) in occurrences.get(note, _NOTHING).items():
+    for note, share in ((candidate.previous, before), (candidate.next, after)):
+        for word, count in occurrences.counts.get(note, _NOTHING).items():
             counts[word] = counts.get(word, 0.0) + share * count
-    length = next((length for _, length in occurrences.get(candidate.id, _NOTHING).values()), 0)
-    score = _told(counts, length, sought)
+    score = _told(counts, occurrences.lengths.get(candidate.id, 0), sought)
     if candidate.asks and candidate.next is not None:
         score *= ASKING
     is_named = candidate.speaker is not None and not sought.named.isdisjoint(candidate.speaker.split())
@@ -140,10 +146,12 @@ def _fit(candidate: Candidate, occurrences: Occurrences, sought: Sought, asking:
 def _told(counts: Mapping[int, float], length: int, sought: Sought) -> float:
     """Of a word and all that may stand for it, only the best counts: ten synonyms are not worth the word."""
     best: dict[int, float] = {}
+    weights, instead = sought.weights, sought.instead
     for word, count in counts.items():
-        asked = sought.instead.get(word, word)
-        told = sought.weights[word] * _saturated(count if asked == word else min(count, 1.0), length)
-        best[asked] = max(best.get(asked, 0.0), told)
+        asked = instead.get(word, word)
+        told = weights[word] * _saturated(count if asked == word else min(count, 1.0), length)
+        if told > best.get(asked, 0.0):
+            best[asked] = told
     return sum(best.values())
 
 

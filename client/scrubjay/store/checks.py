@@ -27,6 +27,11 @@ _CHECKS = (
         HAVING n.keys <> coalesce(sum(h.keys), 0) OR n.bytes <> coalesce(sum(h.bytes), 0)""",
     ),
     (
+        "the namespace {0!r} counts {1} notes, but holds {2}",
+        """SELECT n.namespace, n.notes, count(h.id) FROM namespaces n LEFT JOIN notes h ON h.namespace = n.namespace
+        GROUP BY n.namespace, n.notes HAVING n.notes <> count(h.id)""",
+    ),
+    (
         "the note {1} belongs to the namespace {0!r}, which is not counted anywhere",
         """SELECT h.namespace, h.id FROM notes h LEFT JOIN namespaces n ON n.namespace = h.namespace
         WHERE n.namespace IS NULL""",

@@ -18,7 +18,7 @@ from .sealing import PLAIN, item_place
 _FIND = "SELECT version, bytes, length, expires_at, created_at FROM items WHERE namespace = ? AND key = ?"
 # Every write begins with both; asking for them together saves a tenth of its time.
 _OPEN = """SELECT i.version, i.bytes, i.length, i.expires_at, i.created_at,
-n.keys, n.bytes, n.day, n.writes, n.writes_per_day, n.max_bytes, n.version_floor
+n.keys, n.notes, n.bytes, n.day, n.writes, n.writes_per_day, n.max_bytes, n.version_floor
 FROM namespaces n LEFT JOIN items i ON i.namespace = n.namespace AND i.key = ? WHERE n.namespace = ?"""
 _READ_TEXT = "SELECT value, expires_at FROM items WHERE namespace = ? AND key = ?"
 _READ = """SELECT value, version, created_at, updated_at, expires_at, bytes

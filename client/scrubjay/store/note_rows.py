@@ -118,7 +118,7 @@ def erase_note(account: Account, verb: str, row: Row) -> Steps[None]:
     yield from remove_words(account.namespace, row)
     yield "DELETE FROM note_vectors WHERE namespace = ? AND note = ?", (account.namespace, row.id)
     yield "DELETE FROM notes WHERE namespace = ? AND id = ?", (account.namespace, row.id)
-    account.release(keys=0, size=row.bytes, version=0)
+    account.release(notes=1, size=row.bytes)
     account.record(verb, str(row.id), row.bytes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from itertools import islice
@@ -47,10 +47,12 @@ MAX_SYNONYMS = 64
 """The words that are looked for in place of those of a question."""
 MAX_COUNTED = 5_000
 """How many notes with a word are counted; a word in more of them says little anyway."""
-MIN_POSTINGS, MAX_POSTINGS = 2_000, 5_000
-"""Rows of the index that one recall reads, in a small and in a large namespace, those of rare words first."""
+MIN_POSTINGS, MAX_POSTINGS = 1_000, 3_000
+"""Rows of the index that one recall reads, in a small and in a large namespace, those of telling words first."""
 MIN_CANDIDATES, ENOUGH_CANDIDATES = 20, 40
 """Notes that are looked at closely, with their neighbours, if few are wanted, and if more are."""
+SCANNED = 4
+"""Rows that are read in the time in which one is looked up."""
 
 _FIND = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND digest = ?"  # noqa: S608
 _READ = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))"  # noqa: S608
@@ -59,8 +61,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""  # noqa: S608
 _UPDATE = """UPDATE notes SET type = ?, tags = ?, session = ?, metadata = ?, speaker = ?, pinned = ?, times = ?,
 updated_at = ?, expires_at = ?, bytes = ?, words = ? WHERE namespace = ? AND id = ?"""
 _ADD_WORD = "INSERT INTO note_words (namespace, word, note, count, length) VALUES (?, ?, ?, ?, ?)"
-# That there are more than 50,000 notes changes the weights of words too little to count them all.
-_COUNT = """SELECT 0, (SELECT count(*) FROM (SELECT 1 FROM notes WHERE namespace = ?1 LIMIT 10 * ?2))
+_COUNT = """SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?1), 0)
 UNION ALL SELECT value, (SELECT count(*) FROM
 (SELECT 1 FROM note_words WHERE namespace = ?1 AND word = value LIMIT ?2)) FROM json_each(?3)"""
 _POSTINGS = f"""SELECT * FROM (SELECT note, ? * count / (count + {SATURATION} + {LENGTH_PENALTY} * length) AS part
@@ -74,8 +75,11 @@ _QUESTION = """CASE WHEN n.session IS NOT NULL AND n.bytes < 1000
 AND (typeof(n.content) = 'blob' OR substr(rtrim(n.content), -1) IN ('?', '？')) THEN n.content ELSE '' END"""
 _NEIGHBOURS = f"""SELECT {_NEAR} FROM notes n
 WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
-_OCCURRENCES = """SELECT note, word, count, length FROM note_words WHERE namespace = ?
-AND word IN (SELECT value FROM json_each(?)) AND note IN (SELECT value FROM json_each(?))"""
+# All rows of a rare word are read sooner than each note is looked for among them: that is what the + asks for.
+_OCCURRENCES = """SELECT note, word, count, length FROM note_words WHERE namespace = ?1
+AND word IN (SELECT value FROM json_each(?2)) AND +note IN (SELECT value FROM json_each(?4))
+UNION ALL SELECT note, word, count, length FROM note_words WHERE namespace = ?1
+AND word IN (SELECT value FROM json_each(?3)) AND note IN (SELECT value FROM json_each(?4))"""
 
 
 class Session(NamedTuple):
@@ -192,18 +196,20 @@ def recall(
     """The notes that answer best, with their scores; `similar` are those that mean something like it."""
     query = question.query[:MAX_QUERY_CHARS]
     where, params = _conditions(context.now, question.type, question.tags, question.session)
-    sought, limits = yield from _weigh(context.cipher, namespace, query)
-    best = (yield from _candidates(namespace, question.limit, sought.weights, limits, where, params)) if limits else []
+    sought, counts, budget = yield from _weigh(context.cipher, namespace, query)
+    limits = _shared_out(budget, counts)
+    best = (yield from _candidates(namespace, question, sought.weights, limits, where, params)) if limits else []
     near = yield Long(_NEIGHBOURS, (namespace, json.dumps([*best, *similar])))
-    pool = json.dumps(sorted({note for row in near for note in row if note is not None}))
-    found = yield Long(_OCCURRENCES, (namespace, json.dumps(list(sought.weights)), pool))
+    notes_in_pool = {note for row in near for note in row if note is not None}
+    pool = json.dumps(sorted(notes_in_pool))
+    found = yield from _occurrences(namespace, counts, notes_in_pool, pool)
     rows = yield Long(
         f"""SELECT {_NEAR}, n.speaker, n.updated_at, n.times, {_QUESTION} FROM notes n
         WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?)) AND {where}""",  # noqa: S608
         (namespace, pool, *params),
     )
     candidates = [_candidate(context.cipher, namespace, row) for row in rows]
-    ranked = rank(candidates, _by_note(found), sought)
+    ranked = rank(candidates, found, sought)
     if similar:
         ranked = fuse(ranked, lend_to_answers(similar, candidates))
     if question.ranking == "confidence":
@@ -229,7 +235,7 @@ def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> 
         # Grows with time, and what was deleted does not come back under the same id.
         id=max(last + 1, context.now * 1000 + int.from_bytes(os.urandom(2)) % 1000),
         content=draft.content,
-        type=draft.type,
+        type=draft.type or draft.default_type,
         tags=encode(draft.tags or ()),
         session=draft.session,
         metadata=encode(draft.metadata or {}),
@@ -243,7 +249,7 @@ def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> 
     )
     counts = row.hidden_words(context.cipher)
     row = row._replace(bytes=_size(row), words=pack_words(counts))
-    yield from account.charge(writes=1, size=row.bytes)
+    yield from account.charge(writes=1, notes=1, size=row.bytes)
     sealed = row.sealed(context.cipher, account.namespace)
     yield _INSERT, (account.namespace, digest, seal_speaker(context.cipher, account.namespace, row), *sealed)
     yield from add_words(account.namespace, row.id, counts)
@@ -260,7 +266,7 @@ def keep_note(context: Context, account: Account, row: Row) -> Steps[bool]:
     cipher, namespace = context.cipher, account.namespace
     counts = row.hidden_words(cipher)
     row = row._replace(bytes=_size(row), words=pack_words(counts))
-    yield from account.charge(size=row.bytes)
+    yield from account.charge(notes=1, size=row.bytes)
     made = (digest_of(cipher, row.content, row.session), seal_speaker(cipher, namespace, row))
     added = yield f"{_INSERT} ON CONFLICT DO NOTHING RETURNING 1", (namespace, *made, *row.sealed(cipher, namespace))
     if added:
@@ -277,35 +283,23 @@ def digest_of(cipher: Cipher, content: str, session: str | None) -> bytes:
 def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> Steps[Row]:
     """What is given replaces what was there, but tags add up; the time to live starts anew; pinned stays pinned."""
     is_pinned = bool(found.pinned) or draft.pinned
+    ttl = None if found.expires_at is None else (found.expires_at - found.updated_at) / 1000
     row = found._replace(
-        type=found.type if draft.type is None else draft.type,
+        type=draft.type or found.type or draft.default_type,
         tags=encode(list(dict.fromkeys((*decode(found.tags), *(draft.tags or ()))))),
         metadata=found.metadata if draft.metadata is None else encode(draft.metadata),
         pinned=int(is_pinned),
         times=found.times + 1,
         updated_at=context.now,
-        expires_at=_expiry(context, draft.ttl, is_pinned),
+        expires_at=_expiry(context, ttl if draft.ttl is None else draft.ttl, is_pinned),
     )
     counts = row.hidden_words(context.cipher)
     row = row._replace(bytes=_size(row), words=pack_words(counts))
     yield from account.charge(writes=1, size=row.bytes - found.bytes)
     metadata = row.sealed(context.cipher, account.namespace).metadata
     speaker = seal_speaker(context.cipher, account.namespace, row)
-    yield (
-        _UPDATE,
-        (
-            row.type,
-            row.tags,
-            row.session,
-            metadata,
-            speaker,
-            row.pinned,
-            row.times,
-            *row[9:],
-            account.namespace,
-            row.id,
-        ),
-    )
+    labels = (row.type, row.tags, row.session, metadata, speaker)
+    yield _UPDATE, (*labels, row.pinned, row.times, *row[9:], account.namespace, row.id)
     if row.words != found.words:  # other labels, or a program that splits words in another way
         yield from remove_words(account.namespace, found)
         yield from add_words(account.namespace, row.id, counts)
@@ -320,39 +314,41 @@ def add_words(namespace: str, note: int, counts: Mapping[int, int]) -> Steps[Non
 def clear_notes_into(account: Account, now: int) -> Steps[int]:
     """Erase all notes and take them off the account, which the caller saves; how many there were."""
     at = (account.namespace,)
-    ((size, live),) = yield (
-        """SELECT coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)
+    ((count, size, live),) = yield (
+        """SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)
         FROM notes WHERE namespace = ?""",
         (now, *at),
     )
     for table in ("note_words", "note_vectors", "notes"):
         yield f"DELETE FROM {table} WHERE namespace = ?", at  # noqa: S608
-    if size:
-        account.release(keys=0, size=size, version=0)
+    if count:
+        account.release(notes=count, size=size)
     return int(live)
 
 
-def _weigh(cipher: Cipher, namespace: str, query: str) -> Steps[tuple[Sought, dict[int, int]]]:
-    """What each word of a question says, rarest first, and how many rows of the index each may cost."""
+def _weigh(cipher: Cipher, namespace: str, query: str) -> Steps[tuple[Sought, dict[int, int], int]]:
+    """What each word of a question says; how many notes have it, the most telling first; how many may be read."""
     words = [*count_words(query), *count_beginnings(query)][: 4 * MAX_QUERY_WORDS]
     instead = _synonyms(words)
     hidden = cipher.hide([*words, *instead])
     words, instead = [hidden[word] for word in words], {hidden[other]: hidden[word] for other, word in instead.items()}
-    (_, total), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, json.dumps([*words, *instead])))
+    (_, notes), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, json.dumps([*words, *instead])))
+    total = min(notes, 10 * MAX_COUNTED)  # more change little, and of no word are more than MAX_COUNTED counted
     counts.sort(key=lambda pair: pair[1])
     asked = [pair for pair in counts if pair[0] not in instead][:MAX_QUERY_WORDS]
     weights = {word: weight(total, count) * (1.0 if word > 0 else BEGINNING) for word, count in asked}
     other = [(word, count) for word, count in counts if count and instead.get(word) in weights]
     weights |= {word: SYNONYM * min(weight(total, count), weights[instead[word]]) for word, count in other}
     sought = Sought(weights, {word: instead[word] for word, _ in other}, frozenset(split(query)))
-    return sought, _shared_out(min(max(MIN_POSTINGS, total // 10), MAX_POSTINGS), [*asked, *other])
+    found = sorted((pair for pair in (*asked, *other) if pair[1]), key=lambda pair: -weights[pair[0]])
+    return sought, dict(found), min(max(MIN_POSTINGS, total // 10), MAX_POSTINGS)
 
 
-def _shared_out(rows: int, counts: Iterable[tuple[int, int]]) -> dict[int, int]:
+def _shared_out(rows: int, counts: Mapping[int, int]) -> dict[int, int]:
     """How many rows of the index each word may cost: the first as many as it has, while there are any left."""
     limits = {}
-    for word, count in counts:
-        if count and rows:
+    for word, count in counts.items():
+        if rows:
             limits[word] = min(count, rows)
             rows -= limits[word]
     return limits
@@ -371,21 +367,40 @@ def _synonyms(words: Sequence[int]) -> dict[int, int]:
 
 def _candidates(
     namespace: str,
-    limit: int,
+    question: Question,
     weights: Mapping[int, float],
-    limits: dict[int, int],
+    limits: Mapping[int, int],
     where: str,
     params: tuple[Any, ...],
 ) -> Steps[list[int]]:
     """Notes by their own words alone."""
     arms = " UNION ALL ".join([_POSTINGS] * len(limits))
     asked = [part for word, rows in limits.items() for part in (weights[word], namespace, word, rows)]
-    rows = yield Long(
-        f"""SELECT note FROM (SELECT note, sum(part) AS fit FROM ({arms}) GROUP BY note ORDER BY fit DESC, note DESC)
-        WHERE EXISTS (SELECT 1 FROM notes n WHERE n.namespace = ? AND n.id = note AND {where}) LIMIT ?""",  # noqa: S608
-        (*asked, namespace, *params, max(MIN_CANDIDATES, min(4 * limit, ENOUGH_CANDIDATES), 2 * limit)),
-    )
+    wanted = max(MIN_CANDIDATES, min(4 * question.limit, ENOUGH_CANDIDATES), 2 * question.limit)
+    is_open = not (question.type or question.tags or question.session)
+    for most in (2 * wanted, -1) if is_open else (-1,):  # to find a few is cheaper than to order all
+        rows = yield Long(
+            f"""SELECT note FROM (SELECT note, sum(part) AS fit FROM ({arms}) GROUP BY note
+            ORDER BY fit DESC, note DESC LIMIT ?)
+            WHERE EXISTS (SELECT 1 FROM notes n WHERE n.namespace = ? AND n.id = note AND {where}) LIMIT ?""",  # noqa: S608
+            (*asked, most, namespace, *params, wanted),
+        )
+        if len(rows) == wanted:
+            break
     return [note for (note,) in rows]
+
+
+def _occurrences(namespace: str, counts: Mapping[int, int], notes: Collection[int], pool: str) -> Steps[Occurrences]:
+    """Where the question's words are in these notes."""
+    rare = [word for word, count in counts.items() if count < SCANNED * len(notes)]
+    common = [word for word, count in counts.items() if count >= SCANNED * len(notes)]
+    rows = yield Long(_OCCURRENCES, (namespace, json.dumps(rare), json.dumps(common), pool))
+    found: defaultdict[int | None, dict[int, float]] = defaultdict(dict)
+    lengths: dict[int, int] = {}
+    for note, word, count, length in rows:
+        found[note][word] = count
+        lengths[note] = length
+    return Occurrences(found, lengths)
 
 
 def _conditions(now: int, type_: str | None, tags: tuple[str, ...], session: str | None) -> tuple[str, tuple[Any, ...]]:
@@ -396,16 +411,10 @@ def _conditions(now: int, type_: str | None, tags: tuple[str, ...], session: str
             where.append(f"n.{column} = ?")
             params.append(value)  # type: ignore[arg-type]
     for tag in tags:
-        where.append("EXISTS (SELECT 1 FROM json_each(n.tags) WHERE value = ?)")
-        params.append(tag)  # type: ignore[arg-type]
+        has_nul = "\x00" in tag  # where SQLite's JSON ends a text
+        where.append("instr(n.tags, ?)" if has_nul else "EXISTS (SELECT 1 FROM json_each(n.tags) WHERE value = ?)")
+        params.append(encode(tag) if has_nul else tag)  # type: ignore[arg-type]
     return " AND ".join(where), tuple(params)
-
-
-def _by_note(rows: Iterable[tuple[int, int, int, int]]) -> Occurrences:
-    found: defaultdict[int | None, dict[int, tuple[int, int]]] = defaultdict(dict)
-    for note, word, count, length in rows:
-        found[note][word] = (count, length)
-    return found
 
 
 def _ids(text: str) -> list[int]:

@@ -26,13 +26,13 @@ LONG_LIST = 1000
 """Rows of a list that are removed in less time than a hop to a thread and back is worth."""
 
 _DROP_ROWS = "DELETE FROM list_items WHERE namespace = ? AND key = ?"
-_SELECT = """SELECT keys, bytes, day, writes, writes_per_day, max_bytes, version_floor
+_SELECT = """SELECT keys, notes, bytes, day, writes, writes_per_day, max_bytes, version_floor
 FROM namespaces WHERE namespace = ?"""
 _SAVE = """INSERT INTO namespaces
-(namespace, keys, bytes, day, writes, writes_per_day, max_bytes, version_floor)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (namespace) DO UPDATE SET keys = excluded.keys, bytes = excluded.bytes, day = excluded.day,
-writes = excluded.writes, writes_per_day = excluded.writes_per_day, max_bytes = excluded.max_bytes,
+(namespace, keys, notes, bytes, day, writes, writes_per_day, max_bytes, version_floor)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (namespace) DO UPDATE SET keys = excluded.keys, notes = excluded.notes, bytes = excluded.bytes,
+day = excluded.day, writes = excluded.writes, writes_per_day = excluded.writes_per_day, max_bytes = excluded.max_bytes,
 version_floor = excluded.version_floor"""
 # The + keeps SQLite from reading the whole namespace: what has expired is few, and has an index of its own.
 _EXPIRED = """SELECT coalesce(sum(keys), 0), coalesce(sum(bytes), 0) FROM (
@@ -52,6 +52,7 @@ class Account:
         "day",
         "keys",
         "namespace",
+        "notes",
         "own",
         "version_floor",
         "writes",
@@ -63,10 +64,10 @@ class Account:
         self._entries: list[Entry] = []
         self.namespace = namespace
         if row:
-            (self.keys, self.bytes, self.day, self.writes, writes_per_day, max_bytes, self.version_floor) = row
-            self.own: tuple[int | None, int | None] = (writes_per_day, max_bytes)
+            self.keys, self.notes, self.bytes, self.day, self.writes, *own, self.version_floor = row
+            self.own: tuple[int | None, ...] = tuple(own)
         else:
-            self.keys = self.bytes = self.day = self.writes = self.version_floor = 0
+            self.keys = self.notes = self.bytes = self.day = self.writes = self.version_floor = 0
             self.own = (None, None)
         today = context.now // DAY
         # A clock set back by less than a day must not hand out the same day's writes twice;
@@ -106,7 +107,7 @@ class Account:
             resets_at=to_time((self.day + 1) * DAY),
         )
 
-    def charge(self, *, writes: int = 0, keys: int = 0, size: int = 0) -> Steps[None]:
+    def charge(self, *, writes: int = 0, keys: int = 0, notes: int = 0, size: int = 0) -> Steps[None]:
         """Count what the operation is about to do, or refuse it; nothing of it is written yet."""
         quota = self.quota
         if writes and quota.writes_per_day and self.writes + writes > quota.writes_per_day:
@@ -117,8 +118,9 @@ class Account:
                 raise self._too_large(size, quota.max_bytes)
         self.writes += writes
         self.keys += keys
+        self.notes += notes
         self.bytes += size
-        self._changed = self._changed or bool(writes or keys or size)
+        self._changed = self._changed or bool(writes or keys or notes or size)
 
     def _too_many(self, writes: int, limit: int) -> QuotaExceeded:
         wait = max(((self.day + 1) * DAY - self._context.now + 999) // 1000, 1)
@@ -138,9 +140,10 @@ class Account:
             usage=self._before,
         )
 
-    def release(self, *, keys: int, size: int, version: int) -> None:
-        """Take deleted items off, of which the highest version was `version`."""
+    def release(self, *, size: int, keys: int = 0, notes: int = 0, version: int = 0) -> None:
+        """Take off what was deleted; the highest version of its items was `version`."""
         self.keys -= keys
+        self.notes -= notes
         self.bytes -= size
         self.version_floor = max(self.version_floor, version)
         self._changed = True
@@ -164,7 +167,10 @@ class Account:
         if self._changed:
             yield (
                 _SAVE,
-                (self.namespace, self.keys, self.bytes, self.day, self.writes, *self.own, self.version_floor),
+                (
+                    *(self.namespace, self.keys, self.notes, self.bytes),
+                    *(self.day, self.writes, *self.own, self.version_floor),
+                ),
             )
         if self._entries and self._context.records:
             yield recorded(self._context, self._entries)

@@ -387,6 +387,7 @@ def settle(context: Context) -> Steps[list[str]]:
     UNION ALL SELECT namespace, 0, bytes FROM notes) h ON h.namespace = n.namespace GROUP BY n.namespace""",
         (),
     )
+    yield "UPDATE namespaces SET notes = (SELECT count(*) FROM notes n WHERE n.namespace = namespaces.namespace)", ()
     for namespace, keys, size, found_keys, found_size in rows:
         if (found_keys, found_size) < (keys, size):
             missing.append(

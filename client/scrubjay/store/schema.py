@@ -137,6 +137,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             sealed BLOB NOT NULL
         )""",
     ),
+    (
+        # How many notes there are, which recall asks for each time: counting 100,000 takes it 3 ms.
+        "ALTER TABLE namespaces ADD COLUMN notes INTEGER NOT NULL DEFAULT 0",
+        "UPDATE namespaces SET notes = (SELECT count(*) FROM notes n WHERE n.namespace = namespaces.namespace)",
+    ),
 )
 
 VERSION = len(MIGRATIONS)

@@ -12,11 +12,11 @@ _NAMES = "SELECT DISTINCT speaker FROM notes WHERE namespace = ? AND speaker IS 
 
 
 @operation(SNAPSHOT)
-def list_unindexed(_context: Context, model: str) -> Steps[list[tuple[str, int]]]:
-    """Namespace and id of each note that this model has not seen, in order."""
+def list_unindexed(_context: Context, model: str | None) -> Steps[list[tuple[str, int]]]:
+    """Namespace and id of each note that this model has not seen, in order; None is any model."""
     rows = yield Long(
-        """SELECT n.namespace, n.id FROM notes n WHERE NOT EXISTS
-        (SELECT 1 FROM note_vectors v WHERE v.namespace = n.namespace AND v.note = n.id AND v.model = ?)
+        """SELECT n.namespace, n.id FROM notes n WHERE NOT EXISTS (SELECT 1 FROM note_vectors v
+        WHERE v.namespace = n.namespace AND v.note = n.id AND v.model = coalesce(?, v.model))
         ORDER BY n.namespace, n.id""",
         (model,),
     )
