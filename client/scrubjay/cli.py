@@ -259,7 +259,9 @@ def pending(arguments: argparse.Namespace) -> int:
 
 
 def flush(arguments: argparse.Namespace) -> int:
-    with contextlib.closing(open_backend(url=arguments.url, path=arguments.path, strict=False)) as store:
+    if arguments.path or not resolve("url", arguments.url):
+        raise InvalidInput("there is no server to send to: set SCRUBJAY_URL, or give --url")
+    with contextlib.closing(open_backend(url=arguments.url, strict=False)) as store:
         store.adopt()
         store.flush(None, arguments.timeout)
     return 0

@@ -214,17 +214,21 @@ class OutboxFile(Forkable):
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if (application, version) == (APPLICATION_ID, FORMAT):
+        if _format(connection) == (APPLICATION_ID, FORMAT):
             return
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE name NOT LIKE '%writes%'").fetchone()
-        if tables or version > FORMAT:
+        connection.execute("BEGIN IMMEDIATE")  # and look again: another process may have been faster
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if _format(connection) not in ((0, 0), (APPLICATION_ID, FORMAT)) or (tables and not _format(connection)[0]):
             raise sqlite3.DatabaseError("it is another program's, or a newer Scrubjay's")
-        connection.execute("BEGIN IMMEDIATE")
         for statement in _TABLES:
             connection.execute(statement)
         connection.execute("COMMIT")
+
+
+def _format(connection: sqlite3.Connection) -> tuple[int, int]:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return application, version
 
 
 class Pause(NamedTuple):
@@ -310,8 +314,8 @@ class Outbox(Forkable):
                 while self._send_some(namespace, at_once=True):
                     pass
             entries = self.entries(namespace)
-            if entries and None in self._pauses:
-                raise Unavailable(f"{self._cause(None)}; what was written before waits in {self.path}")
+            if entries and not self._is_refused(namespace):
+                raise Unavailable(f"{self._cause(namespace)}; what was written before waits in {self.path}")
             yield entries
 
     def entries(self, namespace: str) -> list[Entry]:
@@ -387,8 +391,12 @@ class Outbox(Forkable):
             return self._send_some(namespace)
 
     def _send_some(self, namespace: str, *, at_once: bool = False) -> bool:
-        """Send the first of what waits of a namespace; True when there is more, and nothing in its way."""
-        if not (at_once or self._is_due(None)) or not self._is_due(namespace):
+        """Send the first of what waits of a namespace; True when there is more, and nothing in its way.
+
+        `at_once` does not wait for a server that failed, only for one that said no.
+        """
+        is_due = self._is_due(namespace) and self._is_due(None)
+        if not is_due and (not at_once or self._is_refused(namespace)):
             return False
         entries = self._file.waiting(namespace, PAGE)
         if not all(map(self._send, entries)):
@@ -440,6 +448,8 @@ class Outbox(Forkable):
     def _pause(self, namespace: str | None, error: ScrubjayError) -> None:
         is_down = isinstance(error, Unavailable) and error.status in _DOWN
         about = None if is_down else namespace
+        if not is_down:  # the server answered
+            self._pauses.pop(None, None)
         before, now = self._pauses.get(about), time.monotonic()
         if before and now < before.until:  # another thread found it out at the same time
             return
@@ -449,8 +459,7 @@ class Outbox(Forkable):
         self._pauses[about] = Pause(now + length, length, error)
 
     def _is_due(self, about: str | None) -> bool:
-        pause = self._pauses.get(about)
-        return pause is None or time.monotonic() >= pause.until
+        return time.monotonic() >= self._end(about)
 
     def _is_refused(self, namespace: str) -> bool:
         """Whether it was the server's answer, and not its silence, that stopped a namespace."""
@@ -465,11 +474,14 @@ class Outbox(Forkable):
         return pause.error if pause else Unavailable(f"{self._server.place} has not taken earlier writes yet")
 
     def _idle_seconds(self) -> float:
-        """Until the next attempt makes sense."""
-        down = self._pauses.get(None)
-        pauses = [down] if down else [self._pauses.get(namespace) for namespace in self.waiting]
+        """Until the next attempt makes sense, for the first namespace that may have one."""
         now = time.monotonic()
-        return max(min(pause.until - now if pause else 0.0 for pause in pauses), 0.0)
+        ends = [max(self._end(None), self._end(namespace)) for namespace in self.waiting]
+        return max(min(ends) - now, 0.0)
+
+    def _end(self, about: str | None) -> float:
+        pause = self._pauses.get(about)
+        return pause.until if pause else 0.0
 
 
 class Slots(Forkable):

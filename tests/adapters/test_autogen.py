@@ -750,7 +750,7 @@ def test_an_agent_goes_on_without_its_memory_and_saves_later(tmp_path, caplog):
     flags = ("--writes-per-day", "0", "--durability", "fast")
     server = Server(tmp_path / "served.db", *flags)
     try:
-        memory = Memory("team", url=server.url)
+        memory = Memory("team", url=server.url, strict=True)
         agent, person = assistant(memory=memory), user()
         talk(person, agent, "before")
         server.stop()
@@ -775,7 +775,7 @@ def test_a_group_chat_that_began_without_its_memory_catches_up(tmp_path):
     flags = ("--writes-per-day", "0", "--durability", "fast")
     server = Server(tmp_path / "served.db", *flags)
     try:
-        memory = Memory("team", url=server.url)
+        memory = Memory("team", url=server.url, strict=True)
         agents, group, manager = team(memory=memory, rounds=2)
         talk(agents[0], manager, "one")
         server.stop()

@@ -147,7 +147,9 @@ def test_a_memory_that_hangs_is_waited_for_once(memory, monkeypatch):
 def test_a_server_that_accepts_and_never_answers_is_waited_for_once(memory, monkeypatch):
     monkeypatch.setattr(_saving, "PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        session = Session(Memory("agent", url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=1), "default")
+        session = Session(
+            Memory("agent", url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=1, strict=True), "default"
+        )
         started = time.monotonic()
         record, messages = Record(session, "log"), []
         for number in range(50):

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -397,6 +398,18 @@ def test_a_quota_stops_its_own_namespace_and_no_other(tmp_path):
     server.stop()
 
 
+def test_the_sender_sleeps_while_there_is_nothing_that_it_may_try(tmp_path):
+    """A server that was away and now refuses: its old pause is over, and must not keep the thread awake."""
+    sender = outbox.Outbox(None, outbox.OutboxFile(tmp_path / "outbox.db", "queue"))
+    sender.waiting = {"refused", "also refused"}
+    later = time.monotonic() + 1000
+    sender._pauses = {name: outbox.Pause(later, 1.0, QuotaExceeded("full")) for name in sender.waiting}
+    sender._pauses[None] = outbox.Pause(0.0, 1.0, Unavailable("away"))
+    assert sender._idle_seconds() > 900
+    sender.waiting.add("new")
+    assert sender._idle_seconds() == 0
+
+
 def test_clearing_a_namespace_clears_what_waits_for_it(tmp_path):
     server, full, free = blocked(Server(tmp_path / "db", *FREE), tmp_path)
     with pytest.raises(Unavailable):
@@ -484,6 +497,8 @@ def test_a_command_is_refused_and_not_done_later(capsys):
     assert "cannot reach" in capsys.readouterr().err
     assert main(["pending"]) == 0
     assert capsys.readouterr().out == ""
+    assert main(["flush"]) == 1
+    assert "SCRUBJAY_URL" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- reads while nobody answers
@@ -509,6 +524,17 @@ def test_reads_answer_from_what_waits_where_that_decides(between, remote):
     between.mode = "pass"
     assert remote.get("l") == [0, 1], "a read sends first what waits"
     assert remote.pending() == []
+
+
+def test_a_read_is_never_answered_from_a_state_that_may_hold_what_waits(between, remote):
+    """The append has happened and its answer was lost; then the server fails for this namespace alone."""
+    between.mode, between.then = "lose", 500
+    assert remote.append("l", 1) is None
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            remote.get("l")
+    between.mode = "pass"
+    assert remote.get("l") == [1]
 
 
 def test_a_time_to_live_begins_when_it_is_written(between, server, remote):

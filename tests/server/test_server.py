@@ -384,7 +384,7 @@ def test_sigterm_finishes_what_is_in_flight_and_loses_nothing_acknowledged(tmp_p
     acknowledged, stop = [], threading.Event()
 
     def write(number: int) -> None:
-        with Memory("ns", url=server.url) as memory:
+        with Memory("ns", url=server.url, strict=True) as memory:
             for i in range(100_000):
                 try:
                     memory.append("list", [number, i])
@@ -483,3 +483,26 @@ def test_the_file_itself_can_be_run(tmp_path):
     process.terminate()
     process.wait(timeout=20)
     process.stdout.close()
+
+
+def test_a_write_with_an_idempotency_key_happens_once(server):
+    at = f"{server.url}/v1/namespaces/{fresh_name()}"
+
+    def send(method, path, key, body=None):
+        return requests.request(method, at + path, json=body, headers={"Idempotency-Key": key}, timeout=10)
+
+    for _ in range(2):
+        assert send("PUT", "/items/k", "slot;seq=1", {"value": "first"}).json() == {"version": 1}
+        assert send("POST", "/lists/l", '"a-uuid"', {"items": [1]}).json() == {"length": 1}
+        assert send("POST", "/notes", "note", {"content": "told once"}).json()["times"] == 1
+    assert send("PUT", "/items/k", "slot;seq=2", {"value": "second"}).json() == {"version": 2}
+    assert [send("DELETE", "/items/k", "slot;seq=3").status_code for _ in range(2)] == [204, 204]
+    assert [send("DELETE", "/items/k", "slot;seq=4").status_code for _ in range(2)] == [404, 404]
+    assert [send("PATCH", "/items", "slot;seq=5", {"values": {"a": 1}}).status_code for _ in range(2)] == [200, 200]
+    late = send("PUT", "/items/k", "slot;seq=1", {"value": "first"})
+    assert (late.status_code, late.json()["code"]) == (409, "conflict")
+    assert send("PUT", "/items/k", "slot;seq=x", {"value": 1}).status_code == 400
+    assert send("PUT", "/items/k", "x" * 513, {"value": 1}).status_code == 400
+    document = requests.get(f"{server.url}/openapi.json", timeout=5).json()["paths"]
+    put = document["/v1/namespaces/{namespace}/items/{key}"]["put"]
+    assert "Idempotency-Key" in {parameter["name"] for parameter in put["parameters"]}

@@ -43,7 +43,7 @@ class Writer(threading.Thread):
         self.total = 0
 
     def run(self) -> None:
-        with Memory("stress", url=self.url, timeout=5) as memory:
+        with Memory("stress", url=self.url, timeout=5, strict=True) as memory:
             for i in itertools.count():
                 if self.stop.is_set():
                     return
@@ -239,7 +239,7 @@ def test_concurrent_histories_have_an_order(tmp_path_factory, seed):
         def client(number: int) -> None:
             rng = random.Random(seed * 100 + number)
             where = {"path": str(path), "durability": "fast"} if number == 0 else {"url": server.url, "timeout": 30}
-            with Memory(namespace, **where) as memory:
+            with Memory(namespace, **where, strict=True) as memory:
                 for i in range(25):
                     key = rng.choice(list(histories))
                     verbs = {
@@ -287,7 +287,7 @@ def test_a_server_error_never_reaches_a_client_as_something_foreign(tmp_path):
     errors = []
 
     def call() -> None:
-        with Memory("ns", url=server.url, timeout=2) as memory:
+        with Memory("ns", url=server.url, timeout=2, strict=True) as memory:
             for i in range(2000):
                 try:
                     memory.set("k", i)

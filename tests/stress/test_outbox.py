@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -38,7 +39,7 @@ def write(name, start):
         for number in itertools.count(start):
             memory.append(name, number)
             os.write(1, f"{name} {number}\\n".encode())
-            time.sleep(0.002)
+            time.sleep(0.01)
 
 for name, start in zip("ab", sys.argv[3:]):
     threading.Thread(target=write, args=(name, int(start))).start()
@@ -70,39 +71,60 @@ class Client:
                 self.returned[name].append(int(number))
 
     def kill(self) -> None:
+        """Kill -9, after which killing it again does nothing."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
         self.process.stdout.close()
 
 
-def test_servers_and_clients_that_are_killed_lose_nothing_and_double_nothing(tmp_path):
+@pytest.fixture
+def world(tmp_path):
+    """A server and its clients, none of which outlives the test."""
+    running = World(tmp_path / "db")
+    yield running
+    running.end()
+
+
+class World:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.server = Server(path, *FLAGS)
+        self.clients = [Client(self.server.url, f"client-{number}") for number in range(WRITERS)]
+
+    def kill_server(self, seconds: float) -> None:
+        self.server.stop(signal.SIGKILL)
+        time.sleep(seconds)
+        self.server = Server(self.path, *FLAGS, port=self.server.port)
+
+    def end(self) -> None:
+        for client in self.clients:
+            client.kill()
+        self.server.stop()
+
+
+def test_servers_and_clients_that_are_killed_lose_nothing_and_double_nothing(world):
     rng = random.Random(5)
-    server = Server(tmp_path / "db", *FLAGS)
-    clients = [Client(server.url, f"client-{number}") for number in range(WRITERS)]
     for kill in range(KILLS):
         time.sleep(rng.uniform(0.3, 0.8))
         if kill % 2:
-            victim = rng.choice(clients)
+            victim = rng.choice(world.clients)
             victim.kill()
             victim.begin()
         else:
-            server.stop(signal.SIGKILL)
-            time.sleep(rng.uniform(0.0, 0.8))
-            server = Server(tmp_path / "db", *FLAGS, port=server.port)
-    time.sleep(1.0)
-    for client in clients:
+            world.kill_server(rng.uniform(0.0, 0.8))
+    for client in world.clients:
         client.kill()
     left = 0
-    for client in clients:  # the next process, which finds what is left
-        with Memory(client.namespace, url=server.url) as memory:
+    for client in world.clients:  # the next process, which finds what is left
+        with Memory(client.namespace, url=world.server.url) as memory:
             left += len(memory.pending())
-            memory.flush(60)
-    server.stop()
-    store = SqliteStore(tmp_path / "db")
+            memory.flush(300)
+    world.server.stop()
+    store = SqliteStore(world.path)
     assert store.find_faults() == []
     total = 0
-    for client, name in itertools.product(clients, "ab"):
+    for client, name in itertools.product(world.clients, "ab"):
         returned = client.returned[name]
         stored = json.loads(store.run(items.read_text(client.namespace, name)) or "[]")
         assert stored == sorted(set(stored)), "something is there twice, or out of order"
