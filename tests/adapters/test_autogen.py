@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import logging
 import re
@@ -300,6 +301,122 @@ def test_state_is_restored_and_belongs_to_the_session():
         agent.state["tools"] = print
 
 
+def test_what_is_changed_inside_a_state_is_saved_with_the_next_message_or_by_hand():
+    agent = assistant()
+    agent.state["seen"] = seen = {"cities": ["Rome"]}
+    seen["cities"].append("Oslo")
+    assert assistant().state["seen"] == {"cities": ["Rome"]}
+    talk(user(), agent)
+    again = assistant()
+    assert again.state["seen"] == {"cities": ["Rome", "Oslo"]}
+    again.state["seen"]["cities"].append("Bern")
+    again.state.save()
+    assert assistant().state["seen"]["cities"] == ["Rome", "Oslo", "Bern"]
+
+
+def test_what_json_cannot_carry_inside_a_state_does_not_break_the_chat(caplog):
+    agent = assistant()
+    agent.state["tools"] = {}
+    agent.state["tools"]["print"] = print
+    talk(user(), agent, "one")
+    assert "state['tools']" in caplog.text
+    assert len(assistant().chat_messages[user()]) == 2
+
+
+def test_a_state_that_could_not_be_read_is_merged_with_what_is_assigned_meanwhile(tmp_path):
+    from harness import Server
+
+    server = Server(tmp_path / "served.db", "--durability", "fast")
+    memory = Memory("team", url=server.url)
+    try:
+        before = assistant(memory=memory)
+        before.state.update({"preferences": {"language": "Rust", "tone": "dry"}, "count": 41, "name": "Ada"})
+        server.stop()
+        agent = assistant(memory=memory)
+        assert agent.state == {}
+        agent.state["preferences"] = {"language": "Python"}
+        agent.state["count"] = agent.state.get("count", 0) + 1
+        assert agent.state == {"preferences": {"language": "Python"}, "count": 1}
+        server = Server(tmp_path / "served.db", "--durability", "fast", port=server.port)
+        agent._session._saver.flush(30)
+        merged = {"language": "Python", "tone": "dry"}
+        assert agent.state == {"preferences": merged, "count": 1, "count (before)": 41, "name": "Ada"}
+        assert assistant(memory=memory).state == agent.state
+    finally:
+        server.stop()
+
+
+def test_forgetting_reaches_every_agent_of_the_session_in_the_process():
+    agent, same, other = assistant(), assistant(), assistant(session="other")
+    for each in (agent, same, other):
+        each.state["seen"] = 1
+        talk(user(), each, "secret")
+    copied = copy.deepcopy(same)
+    assistant().forget()
+    for each in (agent, same, copied):
+        assert (each.chat_messages[user()], dict(each.state)) == ([], {})
+        talk(user(), each, "hello")
+    assert len(other.chat_messages[user()]) == 2
+    assert "secret" not in json.dumps(agent.memory.get("conversation_history"))
+    assert "secret" not in texts(assistant().chat_messages[user()])
+
+
+def test_forgetting_leaves_what_the_user_has_stored():
+    agent = assistant()
+    agent.memory.update({"preferences": {"a": 1}, "notes": "mine", "messages_per_day": 3})
+    assert agent.sessions() == []
+    talk(user(), agent)
+    agent.forget()
+    assert agent.sessions() == []
+    assert agent.memory.keys() == ["messages_per_day", "notes", "preferences"]
+
+
+@pytest.mark.parametrize("value", ["text", {"a": 1}, 7])
+def test_a_value_of_somebody_else_where_messages_belong_is_told_before_the_chat(value):
+    agents = [quiet(ConversableAgent, name) for name in "AB"]
+    memory = Memory("team")
+    memory.update({"conversation_history": value, "messages": value})
+    with pytest.raises(InvalidInput, match="delete it, or give another memory= or session="):
+        assistant(memory=memory)
+    with pytest.raises(InvalidInput, match=r"'messages' in .* is no list"):
+        PersistentGroupChat(agents, [], memory=memory)
+    agent = assistant(memory=memory, session="mine")
+    talk(user(), agent, "one")
+    assert len(assistant(memory=memory, session="mine").chat_messages[user()]) == 2
+
+
+@pytest.mark.parametrize("value", ["text", {"a": 1}, [1, {"role": "user", "content": "x"}]])
+def test_a_value_of_somebody_else_does_not_break_a_chat(value, caplog):
+    Memory("autogen-assistant").update({"with:assistant:user": value, "session:x:speaker_history": value})
+    agent = assistant()
+    talk(user(), agent, "one")
+    assert "not ours under 'with:assistant:user'" in caplog.text
+    assert "delete it" in caplog.text
+    assert Memory("autogen-assistant").tail("conversation_history", 1)[0]["message"] == "assistant 1"
+    agents = [says(quiet(ConversableAgent, name)) for name in "AB"]
+    options = {"max_round": 2, "speaker_selection_method": "round_robin"}
+    group = PersistentGroupChat(agents, [], memory="autogen-assistant", session="x", **options)
+    talk(agents[0], GroupChatManager(groupchat=group, llm_config=False), "go")
+    assert group.speaker_history == ["A", "B"]
+
+
+def test_a_text_that_is_too_long_for_a_memory_is_kept_as_far_as_it_can_be(caplog):
+    agent = assistant("ok")
+    talk(user(), agent, "é" * 12_000_000)
+    saved = assistant().chat_messages[user()]
+    assert saved[0]["content"].startswith("é" * 1_000_000)
+    assert "more characters were too much to be saved]" in saved[0]["content"]
+    assert saved[1]["content"] == "ok"
+    assert "without all of its text" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "3"])
+def test_a_limit_that_lets_nothing_through_is_refused(wrong):
+    for name in ("max_messages", "max_tokens"):
+        with pytest.raises(InvalidInput, match=name):
+            assistant(**{name: wrong})
+
+
 def test_a_memory_that_is_none_is_refused():
     with pytest.raises(InvalidInput, match="a Memory or a namespace"):
         assistant(memory=42)
@@ -334,6 +451,59 @@ def test_a_team_that_shares_a_memory_writes_one_history():
         {"sender": "B", "message": "B 1"},
         {"sender": "C", "message": "C 1"},
     ]
+
+
+def test_two_agents_of_one_name_that_talk_to_each_other_are_saved_once():
+    def meet(number):
+        first, second = assistant(f"{number}.3"), assistant(f"{number}.2")
+        talk(first, second, f"{number}.1", max_turns=2)
+        return first, second
+
+    meet(1)
+    first, second = meet(2)
+    said = ["1.1", "1.2", "1.3", "assistant 2", "2.1", "2.2", "2.3", "assistant 2"]
+    assert texts(first.chat_messages[second]) == texts(second.chat_messages[first]) == said
+    roles = [[message["role"] for message in one.chat_messages[two]] for one, two in ((first, second), (second, first))]
+    assert roles == [["assistant", "user"] * 4, ["user", "assistant"] * 4]
+    assert texts(first.memory.get("with:assistant:assistant")) == said
+    assert [line["message"] for line in first.memory.get("conversation_history")] == said
+
+
+# Copies
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_a_copy_is_an_agent_in_its_own_right_on_the_same_memory(duplicate):
+    person = user()
+    agent = assistant(max_messages=50, recall=True, remember=True)
+    talk(person, agent, "one")
+    agent.state["count"] = 1
+    other = duplicate(agent)
+    talk(person, other, "two")
+    other.state["count"] = 2
+    assert texts(other.chat_messages[person])[:3] == ["one", "assistant 1", "two"]
+    assert texts(assistant().chat_messages[user()])[::2] == ["one", "two"]
+    assert assistant().state["count"] == 2
+    assert len(agent.memory.get("conversation_history")) == 4
+
+
+def test_a_deep_copy_has_its_own_view():
+    agent = assistant()
+    talk(user(), agent, "one")
+    other = copy.deepcopy(agent)
+    talk(user(), other, "two")
+    assert len(agent.chat_messages[user()]) == 2
+    assert len(other.chat_messages[user()]) == 4
+
+
+def test_a_group_chat_can_be_copied():
+    agents, group, manager = team(kind=PersistentAgent)
+    talk(agents[0], manager, "one")
+    other = copy.deepcopy(group)
+    talk(other.agents[0], GroupChatManager(groupchat=other, llm_config=False), "two")
+    assert texts(other.messages)[4] == "two"
+    assert len(group.messages) == 4
+    assert len(team()[1].messages) == 8
 
 
 # What the model is handed
@@ -384,6 +554,17 @@ def test_messages_are_remembered_and_recalled_in_another_conversation_of_the_ses
     assert (note.session, note.metadata) == ("default", {"sender": "alice"})
 
 
+def test_the_text_of_a_message_with_images_is_remembered_and_asked_about():
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    parts = [{"type": "text", "text": "My bicycle is red."}, image, {"type": "text", "text": "It is in the cellar."}]
+    agent = assistant(remember=True)
+    agent.receive({"role": "user", "content": parts}, user(name="alice"), request_reply=False)
+    assert [note.content for note in agent.memory.notes()] == ["My bicycle is red.\nIt is in the cellar."]
+    asking = assistant(recall=True)
+    question = [{"role": "user", "content": [{"type": "text", "text": "Where is the bicycle?"}, image]}]
+    assert "in the cellar" in asking.process_all_messages_before_reply(question)[0]["content"]
+
+
 def test_forgetting_a_session_erases_its_notes():
     agent = assistant(remember=True, session="alice")
     talk(user(), agent, "I keep my bicycle in the cellar.")
@@ -400,16 +581,21 @@ def test_a_model_uses_the_memory_as_tools():
         call_of("recall", {"query": "deadline"}),
         call_of("get", {"key": "budget"}),
         call_of("get", {"key": ""}),
+        call_of("set", {"key": "conversation_history", "value": "gone"}),
+        call_of("set", {"key": "session:alice:messages", "value": "gone"}),
         "Done.",
     ]
     with serving_model(*calls) as model:
         agent = ConversableAgent("planner", llm_config=model.config)
         person = quiet(UserProxyAgent, "user", max_consecutive_auto_reply=9)
         register_memory_tools(memory, caller=agent, executor=person)
-        talk(person, agent, "go", max_turns=6)
+        talk(person, agent, "go", max_turns=8)
     results = [message["content"] for message in model.seen[-1] if message["role"] == "tool"]
     assert results[:4] == ["remembered", "stored under 'budget'", "The deadline is Friday.", "[1,2]"]
     assert "a key has at least one character" in results[4]
+    assert "choose another key" in results[5]
+    assert "choose another key" in results[6]
+    assert memory.keys() == ["budget"]
     assert [note.content for note in memory.recall("deadline")] == ["The deadline is Friday."]
     assert memory.get("budget") == [1, 2]
 
@@ -452,7 +638,13 @@ def test_persist_says_what_it_does_not_take():
     agent = quiet(AssistantAgent, "assistant")
     with pytest.raises(InvalidInput):
         persist(agent, memory=3)
+    with pytest.raises(TypeError, match=r"persist\(\) got an unexpected keyword argument 'bogus'"):
+        persist(agent, bogus=1)
     assert type(agent) is AssistantAgent
+    _, group, manager = team(chat=GroupChat)
+    for thing in (group, manager):
+        with pytest.raises(InvalidInput, match="max_messages=, recall= is for agents"):
+            persist(thing, max_messages=3, recall=True)
 
 
 # Group chats
@@ -598,15 +790,38 @@ def test_a_forgotten_group_chat_is_gone_and_can_be_held_again():
     assert len(team()[1].messages) == len(team()[1].speaker_history) == 4
 
 
-def test_resetting_the_manager_starts_anew_with_the_next_message():
+@pytest.mark.parametrize("how", ["a chat of this process", "a chat of an earlier one", "persist"])
+def test_resetting_the_manager_starts_anew_at_once(how):
     agents, group, manager = team(rounds=2)
     talk(agents[0], manager, "one")
+    if how != "a chat of this process":
+        agents, group, manager = team(rounds=2, chat=GroupChat if how == "persist" else PersistentGroupChat)
+    if how == "persist":
+        persist(manager)
     manager.reset()
-    assert group.messages == []
+    assert group.messages == team()[1].messages == team()[1].speaker_history == []
     talk(agents[0], manager, "two")
     again = team()[1]
-    assert texts(again.messages) == ["two", "B 2"]
-    assert again.speaker_history == ["A", "B"]
+    assert texts(again.messages)[0] == "two"
+    assert again.speaker_history == group.speaker_history == ["A", "B"]
+
+
+def test_the_messages_of_a_group_chat_are_a_plain_list_that_people_may_store():
+    group = team()[1]
+    assert type(group.messages) is list
+    group.messages = [{"role": "user", "name": "A", "content": "given"}]
+    group.memory.set("backup", group.messages)
+    assert group.memory.get("backup") == group.messages
+
+
+def test_history_that_is_cleared_down_to_its_end_keeps_its_speakers():
+    agents, group, manager = team()
+    talk(agents[0], manager, "one")
+    del group.messages[:2]
+    group.append({"role": "user", "content": "new"}, agents[1])
+    assert group.speaker_history == ["C", "A", "B"]
+    assert group.memory.get("speaker_history") == group.speaker_history
+    assert group.memory.get("messages") == group.messages
 
 
 @pytest.mark.parametrize("kind", [ConversableAgent, PersistentAgent])

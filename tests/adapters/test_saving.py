@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import socket
 import sqlite3
 import threading
@@ -156,6 +158,32 @@ def test_a_server_that_accepts_and_never_answers_is_waited_for_once(memory, monk
     assert memory.get("log") == messages
 
 
+def test_a_server_that_never_answers_is_waited_for_once_by_all_who_save_there(monkeypatch, caplog):
+    in_vain = []
+
+    class Counting(Saver):
+        def _went_away(self, why):
+            if threading.current_thread() is threading.main_thread():
+                in_vain.append(why)
+            super()._went_away(why)
+
+    monkeypatch.setattr(_saving, "Saver", Counting)
+    monkeypatch.setattr(_saving, "ASK_AGAIN", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        sessions = [Session(Memory(f"agent-{i}", url=url, timeout=1), "default") for i in range(5)]
+        for number in range(10):
+            for session in sessions:
+                session.write(session.appended("log", number))
+                assert session.get("other") is None
+            time.sleep(0.02)  # so that it is asked again and again, on the side
+    assert in_vain == ["no answer within 1 s"]
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+    assert [session.unsaved for session in sessions] == [10] * 5
+    for session in sessions:
+        session._saver.start_anew()  # nobody will ever answer
+
+
 def test_a_file_that_another_program_has_locked_is_waited_for_once(memory, monkeypatch):
     monkeypatch.setattr(_saving, "PATIENCE", 0.2)
     saver = Saver(memory)
@@ -183,6 +211,84 @@ def test_a_quota_is_waited_for_like_an_outage(tmp_path):
         assert memory.get("log") == [0, 1, 2, 3, 4, 5]
 
 
+def full(memory, room):
+    """A namespace with that much room left."""
+    memory.set("ballast", "x" * 100_000)
+    memory.set_quota(max_bytes=memory.usage().bytes + room)
+
+
+def test_a_message_too_large_for_the_room_left_is_saved_whole_once_there_is_room(memory):
+    full(memory, room=50_000)
+    saver = Saver(memory)
+    for message in ("before", "x" * 100_000, "after"):
+        saver.write(Write("append", "log", message))
+    assert memory.get("log") == ["before"]
+    assert saver.get("log") == ["before", "x" * 100_000, "after"]
+    memory.set_quota(max_bytes=0)
+    assert settled(saver)
+    assert memory.get("log") == ["before", "x" * 100_000, "after"]
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["the process goes on", "the process ends"])
+def test_a_message_too_large_for_the_room_left_does_not_hold_up_the_others_for_ever(memory, monkeypatch, caplog, ends):
+    full(memory, room=50_000)
+    monkeypatch.setattr(_saving, "HOLD_UP", 600 if ends else 0)
+    saver = Saver(memory)
+    saver.write(Write("append", "log", {"content": "x" * 100_000}))
+    saver.write(Write("set", "large", ["y" * 100_000]), Write("remember", "notes", {"content": "z" * 100_000}))
+    saver.write(Write("append", "log", {"content": "after"}))
+    if not ends:
+        with saver._changed:
+            assert saver._changed.wait_for(lambda: not saver.unsaved, 30)
+    assert settled(saver)
+    excerpt, after = memory.get("log")
+    assert excerpt["content"].startswith("x" * 1_000 + "… [99,000 more characters")
+    assert after == {"content": "after"}
+    assert memory.notes()[0].content.startswith("zzz")
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert ["an excerpt of what was to be saved under 'log'" in errors[0], "nothing of 'large'" in errors[1]] == [
+        True
+    ] * 2
+    assert len(errors) == 3
+
+
+def test_a_full_namespace_is_waited_for_and_loses_nothing(memory, monkeypatch):
+    monkeypatch.setattr(_saving, "HOLD_UP", 0)
+    full(memory, room=100)
+    saver = Saver(memory)
+    for message in ("x" * 5_000, "y" * 200):
+        saver.write(Write("append", "log", message))
+    saver.write(Write("set", "k", "v" * 200))
+    saver._hurry.set()
+    time.sleep(0.2)
+    assert (saver.unsaved, memory.get("log")) == (3, None)
+    memory.delete("ballast")
+    assert settled(saver)
+    assert memory.get("log") == ["x" * 5_000, "y" * 200]
+
+
+def test_a_message_that_the_server_never_takes_is_saved_as_an_excerpt(memory, caplog):
+    saver = Saver(memory)
+    saver.write(Write("append", "log", {"content": "é" * 20_000_000}), Write("append", "log", "next"))
+    assert settled(saver)
+    excerpt, following = memory.get("log")
+    assert excerpt["content"].endswith("[19,999,000 more characters were too much to be saved]")
+    assert following == "next"
+    assert "saved an excerpt" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+def test_a_child_that_is_forked_while_a_saver_is_looked_up_saves_too(memory):
+    with _saving._savers._lock:
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            saver_of(memory).write(Write("append", "log", "child"))
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert memory.get("log") == ["child"]
+
+
 def test_a_write_that_can_never_succeed_does_not_stop_the_others(memory, caplog):
     memory.set("log", "no list")
     saver = Saver(memory)
@@ -196,11 +302,15 @@ def test_erasing_takes_the_waiting_writes_along(memory):
     memory.update({"a:1": 1, "a:2": 2, "b:1": 3})
     failing = Failing(memory)
     saver = Saver(failing)
+
+    def is_a(key):
+        return key.startswith("a:")
+
     saver.write(Write("append", "a:3", 1), Write("append", "b:2", 1))
     with pytest.raises(Unavailable):
-        saver.erase("a:")
+        saver.erase("a:", is_a)
     failing.away = False
-    assert saver.erase("a:") == 2
+    assert saver.erase("a:", is_a) == 2
     assert settled(saver)
     assert memory.keys() == ["b:1", "b:2"]
 
@@ -212,18 +322,19 @@ def test_all_handles_on_a_namespace_share_one_line(memory):
 
 
 def test_a_conversation_that_could_not_be_read_is_caught_up_with(memory):
-    memory.append("log", "old 1", "old 2")
+    old, new = ([{"content": f"{when} {number}"} for number in (1, 2)] for when in ("old", "new"))
+    memory.append("log", *old)
     failing = Failing(memory)
     session = Session(memory, "default")
     session._saver.memory = failing
     record = Record(session, "log")
-    messages = ["new 1"]
+    messages = new[:1]
     session.write(*record.follow(messages))
     failing.away = False
     assert settled(session._saver)
-    messages.append("new 2")
+    messages.append(new[1])
     session.write(*record.follow(messages))
-    assert messages == record.rows == memory.get("log") == ["old 1", "old 2", "new 1", "new 2"]
+    assert messages == record.rows == memory.get("log") == [*old, *new]
 
 
 def test_a_namespace_can_be_made_of_any_names():

@@ -11,6 +11,7 @@ from scrubjay.names import check_content, check_key
 from scrubjay.values import decode_body, encode
 
 from ._saving import Write, saver_of
+from ._sessions import is_reserved
 
 UNREACHED = "the memory cannot be reached just now"
 
@@ -38,7 +39,9 @@ def memory_tools(memory: Memory) -> list[Callable[..., str]]:
         key: Annotated[str, "a name to store it under"], value: Annotated[str, "text, or JSON"]
     ) -> str:
         """Store a value under a key, over what was there."""
-        saver.write(Write("set", check_key(key), _json_or_text(value)))
+        if is_reserved(check_key(key)):
+            raise InvalidInput(f"conversations are kept under {key!r}; choose another key")
+        saver.write(Write("set", key, _json_or_text(value)))
         return f"stored under {key!r}"
 
     return [remember, recall, get, set]
