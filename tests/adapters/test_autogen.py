@@ -8,6 +8,8 @@ import json
 import logging
 import re
 import signal
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from autogen import AssistantAgent, ConversableAgent, GroupChat, GroupChatManage
 
 from adapters.models import call_of, quiet, says, serving_model  # noqa: E402
 from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist, register_memory_tools  # noqa: E402
+from scrubjay.adapters import _saving  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "autogen"
 NOISE = re.compile(r"$|>>>>>>>>|.*\[autogen|The model `|Next speaker")  # AutoGen's own, with times and ids in it
@@ -355,6 +358,7 @@ def test_forgetting_reaches_every_agent_of_the_session_in_the_process():
     assistant().forget()
     for each in (agent, same, copied):
         assert (each.chat_messages[user()], dict(each.state)) == ([], {})
+    for each in (agent, same, copied):
         talk(user(), each, "hello")
     assert len(other.chat_messages[user()]) == 2
     assert "secret" not in json.dumps(agent.memory.get("conversation_history"))
@@ -742,6 +746,28 @@ def test_two_group_chats_never_share_by_accident():
     assert len(team(names="CAB")[1].messages) == 4
 
 
+def test_group_chats_of_other_members_do_not_mix_in_one_memory():
+    agents, _, manager = team(names="ABC", memory="team")
+    talk(agents[0], manager, "secret")
+    for others in ("DEF", "ABD"):
+        with pytest.raises(InvalidInput, match="give this one a session= of its own"):
+            team(names=others, memory="team")
+        assert team(names=others, memory="team", session=others)[1].messages == []
+
+
+def test_a_group_chat_in_a_memory_goes_on_when_members_join_and_leave():
+    agents, group, manager = team(names="AB", rounds=2, memory="team")
+    talk(agents[0], manager, "one")
+    group.state["topic"] = "birds"
+    agents, group, manager = team(names="ABC", rounds=3, memory="team")
+    assert group.state["topic"] == "birds"
+    talk(agents[0], manager, "two")
+    assert [text for _, _, text in view(agents[2], manager)] == ["one", "B 1", "two", "B 1", "C 1"]
+    agents, group, manager = team(names="BC", rounds=2, memory="team")
+    talk(agents[0], manager, "three")
+    assert texts(team(names="BC", memory="team")[1].messages) == [*texts(group.messages[:5]), "three", "C 1"]
+
+
 def test_a_persistent_agent_keeps_ordinary_group_chats_apart_too():
     agents, _, manager = team(kind=PersistentAgent, names="AB", chat=GroupChat)
     talk(agents[0], manager, "secret")
@@ -779,7 +805,7 @@ def test_resetting_by_the_user_starts_anew():
 def test_a_forgotten_group_chat_is_gone_and_can_be_held_again():
     agents, group, manager = team()
     talk(agents[0], manager, "one")
-    assert group.forget() == 2
+    assert group.forget() == 3
     assert group.messages == group.speaker_history == group.sessions() == []
     agents, group, manager = team()
     group.forget()
@@ -982,6 +1008,29 @@ def test_an_agent_goes_on_without_its_memory_and_saves_later(tmp_path, caplog):
         assert len(memory.get("conversation_history")) == 10
     finally:
         server.stop()
+
+
+def test_a_group_chat_waits_once_for_a_server_that_never_answers(monkeypatch, caplog):
+    waits = []
+
+    class Counting(_saving.Saver):
+        def _went_away(self, why):
+            if threading.current_thread() is threading.main_thread():  # the others wait on the side
+                waits.append(why)
+            super()._went_away(why)
+
+    monkeypatch.setattr(_saving, "Saver", Counting)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("SCRUBJAY_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("SCRUBJAY_TIMEOUT", "2")
+        agents, group, manager = team(kind=PersistentAgent, names="ABCDE", rounds=10)
+        talk(agents[0], manager, "start")
+        assert len(group.messages) == 10
+        assert all(agent.unsaved == 10 for agent in agents)
+    assert waits == ["no answer within 1 s"]
+    assert len([record for record in caplog.records if record.name == "scrubjay"]) == 1
+    for kept in (*agents, group):
+        kept._session._saver.start_anew()  # nobody will ever answer
 
 
 def test_a_group_chat_that_began_without_its_memory_catches_up(tmp_path):

@@ -315,6 +315,27 @@ def test_erasing_takes_the_waiting_writes_along(memory):
     assert memory.keys() == ["b:1", "b:2"]
 
 
+def test_a_write_on_its_way_is_seen_once(memory):
+    written, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        namespace, place, api_key = memory.namespace, memory.place, None
+        get = memory.get
+
+        def append(self, *args, **options):
+            memory.append(*args, **options)
+            written.set()
+            go_on.wait(30)
+
+    saver = Saver(Slow())
+    writer = threading.Thread(target=saver.write, args=(Write("append", "log", 1),))
+    writer.start()
+    written.wait(30)
+    threading.Timer(0.1, go_on.set).start()
+    assert saver.get("log") == [1]
+    writer.join()
+
+
 def test_all_handles_on_a_namespace_share_one_line(memory):
     other = Memory("agent", path=memory.place, durability="fast")
     assert saver_of(memory) is saver_of(other)

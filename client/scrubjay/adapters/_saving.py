@@ -102,14 +102,10 @@ class Write(NamedTuple):
         return None if cut == self.value else self._replace(value=cut)
 
 
-class Place(Forkable):
+class Place:
     """A file or a server, as all who save there know it."""
 
     def __init__(self) -> None:
-        self.start_anew()
-        self.watch_forks()
-
-    def start_anew(self) -> None:
         self.away = False
         self._ask_again_at = 0.0
 
@@ -211,22 +207,34 @@ class Saver(Forkable):
 
     def look(self, key: str) -> tuple[bool, Any]:
         """Whether the memory could be read, and the value as it is stored or about to be."""
-        value = self.read(lambda: self.memory.get(key), _UNREAD)
-        known = value is not _UNREAD
-        value = value if known else None
-        for write in list(self._queue):
+        stored, waiting = self._read_with_queue(lambda: self.memory.get(key))
+        value = None if stored is _UNREAD else stored
+        for write in waiting:
             value = write.applied(key, value)
-        return known, value
+        return stored is not _UNREAD, value
 
     def look_all(self, prefix: str) -> dict[str, Any] | None:
         """All values whose keys start like this, as they are or are about to be; None when they cannot be read."""
-        values = self.read(lambda: self.memory.get_many(self.memory.keys(prefix)), None)
-        if values is None:
+        values, waiting = self._read_with_queue(lambda: self.memory.get_many(self.memory.keys(prefix)))
+        if values is _UNREAD:
             return None
-        for write in list(self._queue):
+        for write in waiting:
             if write.key.startswith(prefix):
                 values[write.key] = write.applied(write.key, values.get(write.key))
         return {key: value for key, value in values.items() if value is not None}
+
+    def _read_with_queue(self, get: Callable[[], Any]) -> tuple[Any, list[Write]]:
+        """What is stored and what waits, as they are between two writes: one in the middle would count twice."""
+
+        def both() -> tuple[Any, list[Write]]:
+            between = self._working.acquire(timeout=0 if self._place.away else PATIENCE)
+            try:
+                return get(), list(self._queue)
+            finally:
+                if between:
+                    self._working.release()
+
+        return self.read(both, (_UNREAD, list(self._queue)))
 
     def get(self, key: str) -> Any:
         """The value as it is stored or about to be; None when there is none or it cannot be reached."""

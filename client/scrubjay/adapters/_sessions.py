@@ -166,11 +166,12 @@ class Kept:
     _session: Session
     _owner: str
 
-    def _open(self, memory: Memory | str | None, session: str, name: str) -> None:
+    def _open(self, memory: Memory | str | None, session: str, name: str, owner: str | None = None) -> None:
+        """`name` makes the namespace unless a memory is given; `owner`, by default the same, is whose the state is."""
         self.memory = open_memory(memory, namespace_of("autogen", name))
         self.session = session
         self._session = Session(self.memory, session)
-        self._owner = name
+        self._owner = owner or name
         self.state = State(self._session, self._owner)
         _kept[id(self)] = self
 

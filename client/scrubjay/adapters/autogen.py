@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 
 from scrubjay.errors import InvalidInput, MissingExtra
 from scrubjay.memory import Memory
-from scrubjay.names import check_count
+from scrubjay.names import check_count, shown
 
 from ._messages import Message, fitted, snapshot, text_of
+from ._saving import Write
 from ._sessions import (
     DEFAULT,
     HISTORY,
@@ -70,6 +71,8 @@ except ImportError as error:
 CONTEXT_TOKENS = 400
 """What `recall=True` may add to a prompt."""
 
+_MEMBERS = f"{WITH}members"
+"""Where the names of a group chat's members are; conversations of agents have another colon in their keys."""
 _RESUMING = ("resume", "a_resume")
 
 
@@ -258,11 +261,25 @@ class GroupRecord(Record):
     here, or in the lists, which both have in common.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, members: list[str]) -> None:
+        session.check_list(MESSAGES)
+        before = session.get(_MEMBERS)
+        if isinstance(before, list) and not (set(before) <= set(members) or set(before) >= set(members)):
+            raise InvalidInput(
+                f"{session.memory!r} holds the group chat of {shown(before)} in its session {session.name!r}; give this"
+                " one a session= of its own, or, to replace a member, let the new one join before the old one leaves"
+            )
         super().__init__(session, MESSAGES)
+        self.members = members
+        self._members_saved = before == members
         self.speakers: list[str] = session.parts(SPEAKERS, session.get(SPEAKERS), str)
         self.unseen = 0
         """How many messages, from the first, the members have not been told in this process."""
+
+    def introduce(self) -> list[Write]:
+        """Tell the memory once whose chat this is."""
+        told, self._members_saved = self._members_saved, True
+        return [] if told else [self._session.replaced(_MEMBERS, self.members)]
 
     def catch_up(self, messages: list[Message]) -> list[Message]:
         earlier = super().catch_up(messages)
@@ -273,12 +290,18 @@ class GroupRecord(Record):
     def start_anew(self, rows: list[Message]) -> None:
         """`rows` are what is stored still, if anything is."""
         self.rows = rows
+        self._members_saved = False
         self.speakers.clear()
         self.unseen = 0
 
 
 class PersistentGroupChat(GroupChat, Kept):
-    """A GroupChat that goes on: the same arguments, and `memory` and `session`."""
+    """A GroupChat that goes on: the same arguments, and `memory` and `session`.
+
+    Without `memory` it is known by its members: with one more it is another chat, which starts empty, so that no
+    two share anything by accident. Given a `memory`, a chat goes on with what is there when members join, who are
+    then told everything from the first message, or leave.
+    """
 
     agents: list[Any]
     _record: GroupRecord
@@ -299,9 +322,8 @@ class PersistentGroupChat(GroupChat, Kept):
         names = _names(self)
         if len(set(names)) < len(names):
             log.warning("members of a group chat are told apart by name after a restart; rename some of %s", names)
-        self._open(memory, session, f"groupchat:{together(names)}")
-        self._session.check_list(MESSAGES)
-        self._record = record = GroupRecord(self._session)
+        self._open(memory, session, f"groupchat:{together(names)}", "groupchat:")
+        self._record = record = GroupRecord(self._session, names)
         if not _overlap(record.rows, self.messages):
             self.messages[:0] = record.rows
         if len(self.messages) > len(record.rows):
@@ -329,7 +351,7 @@ class PersistentGroupChat(GroupChat, Kept):
             record.speakers[:] = [message.get("name", "") for message in self.messages[:-1]]
         unnoticed = self.messages[len(record.speakers) : -1]
         record.speakers += [*(message.get("name", "") for message in unnoticed), speaker]
-        self._session.write(*record.follow(self.messages, speaker_history=record.speakers))
+        self._session.write(*record.introduce(), *record.follow(self.messages, speaker_history=record.speakers))
         self.state.save()
 
     def reset(self) -> None:
