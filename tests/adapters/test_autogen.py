@@ -293,6 +293,14 @@ def test_clearing_all_but_the_last_messages():
     assert texts(assistant().chat_messages[user()]) == ["two", "assistant 2", "three", "assistant 3"]
 
 
+def test_what_is_to_be_preserved_is_preserved_after_a_restart_too():
+    talk(user(), assistant(), "one")
+    agent = assistant()
+    agent.clear_history(nr_messages_to_preserve=1)
+    assert texts(agent.chat_messages[user()])[-1] == "assistant 1"
+    assert texts(assistant().chat_messages[user()])[-1] == "assistant 1"
+
+
 def test_state_is_restored_and_belongs_to_the_session():
     agent = assistant(session="alice")
     agent.state["preferences"] = {"language": "Python"}
@@ -498,6 +506,16 @@ def test_a_deep_copy_has_its_own_view():
     talk(user(), other, "two")
     assert len(agent.chat_messages[user()]) == 2
     assert len(other.chat_messages[user()]) == 4
+
+
+def test_a_group_chat_that_was_forgotten_still_saves_what_changes_inside_its_state():
+    agents, group, manager = team(rounds=2)
+    group.forget()
+    group.state["topics"] = []
+    talk(agents[0], manager, "birds")
+    group.state["topics"].append("birds")
+    talk(agents[0], manager, "trees")
+    assert team()[1].state["topics"] == ["birds"]
 
 
 def test_a_group_chat_can_be_copied():

@@ -164,15 +164,13 @@ class Kept:
     session: str
     state: State
     _session: Session
-    _owner: str
 
     def _open(self, memory: Memory | str | None, session: str, name: str, owner: str | None = None) -> None:
         """`name` makes the namespace unless a memory is given; `owner`, by default the same, is whose the state is."""
         self.memory = open_memory(memory, namespace_of("autogen", name))
         self.session = session
         self._session = Session(self.memory, session)
-        self._owner = owner or name
-        self.state = State(self._session, self._owner)
+        self.state = State(self._session, owner or name)
         _kept[id(self)] = self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -200,7 +198,7 @@ class Kept:
         for kept in list(_kept.values()):
             if kept._session.is_same_as(self._session, name):
                 kept._start_anew()
-                kept.state = State(kept._session, kept._owner)
+                kept.state.start_anew()
         return erased
 
     def _start_anew(self) -> None:
@@ -276,6 +274,10 @@ class State(MutableMapping[str, Any]):
     def __init__(self, session: Session, owner: str) -> None:
         self._session = session
         self._prefix = f"{STATE}{quoted(owner)}:"
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Read what is stored."""
         self._values: dict[str, Any] = {}
         self._saved: dict[str, str] = {}
         """The JSON text, as saved, of values that others hold and may change."""

@@ -107,16 +107,17 @@ class PersistentAgent(ConversableAgent, Kept):
         **kwargs: Any,
     ) -> None:
         super().__init__(name, *args, **kwargs)
-        self._start(memory, session, max_messages, max_tokens, recall, remember)
+        self._start(memory, session, max_messages=max_messages, max_tokens=max_tokens, recall=recall, remember=remember)
 
     def _start(
         self,
         memory: Memory | str | None,
         session: str,
-        max_messages: int | None = None,
-        max_tokens: int | None = None,
-        recall: bool = False,
-        remember: bool = False,
+        *,
+        max_messages: int | None,
+        max_tokens: int | None,
+        recall: bool,
+        remember: bool,
     ) -> None:
         for name, limit in (("max_messages", max_messages), ("max_tokens", max_tokens)):
             if limit is not None:
@@ -231,7 +232,7 @@ class PersistentAgent(ConversableAgent, Kept):
             self._await_resending()
         elif caller != "_prepare_chat" or _keeps_itself(recipient):
             super().clear_history(recipient, *args, **kwargs)
-            self._save_cleared(recipient)
+            self._save_cleared(recipient, keeps_some=any((*args, *kwargs.values())))
 
     def _await_resending(self) -> None:
         """A group chat is about to hand over its old messages again, one by one."""
@@ -240,9 +241,9 @@ class PersistentAgent(ConversableAgent, Kept):
                 self._resent[peer] = list(view)
                 view.clear()
 
-    def _save_cleared(self, recipient: Any) -> None:
+    def _save_cleared(self, recipient: Any, *, keeps_some: bool) -> None:
         self._resent.clear()
-        if recipient is None and not self._oai_messages:
+        if recipient is None and not keeps_some:  # also with peers that have not been seen since the restart
             self._start_anew()
             self._session.write(self._session.dropped(self._key()))
         for peer in list(self._oai_messages) if recipient is None else [recipient]:
@@ -252,6 +253,7 @@ class PersistentAgent(ConversableAgent, Kept):
     def _start_anew(self) -> None:
         self._oai_messages.clear()
         self._records.clear()
+        self._resent.clear()
 
 
 class GroupRecord(Record):
@@ -346,8 +348,8 @@ class PersistentGroupChat(GroupChat, Kept):
 
     def _save(self, speaker: str) -> None:
         record, count = self._record, len(self.messages)
-        record.unseen = min(record.unseen, count - 1)  # GroupChatManager.reset clears without calling reset here
-        if len(record.speakers) >= count:  # some were cleared by hand
+        record.unseen = min(record.unseen, count - 1)
+        if len(record.speakers) >= count:  # some messages were cleared by hand
             record.speakers[:] = [message.get("name", "") for message in self.messages[:-1]]
         unnoticed = self.messages[len(record.speakers) : -1]
         record.speakers += [*(message.get("name", "") for message in unnoticed), speaker]
