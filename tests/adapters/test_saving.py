@@ -14,7 +14,7 @@ from contextlib import closing
 import pytest
 
 from harness import serving
-from scrubjay import Memory, Unavailable
+from scrubjay import Forbidden, Memory, Unavailable
 from scrubjay.adapters import _saving
 from scrubjay.adapters._messages import snapshot
 from scrubjay.adapters._saving import Saver, Write, saver_of
@@ -287,6 +287,26 @@ def test_a_child_that_is_forked_while_a_saver_is_looked_up_saves_too(memory):
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert memory.get("log") == ["child"]
+
+
+def test_a_memory_that_may_only_be_read_is_warned_about_once(memory, caplog):
+    class ReadOnly:
+        namespace, place, api_key = memory.namespace, memory.place, None
+        get = memory.get
+
+        def append(self, *_, **__):
+            raise Forbidden("this api key may only read")
+
+    saver = Saver(ReadOnly())
+    for number in range(20):
+        saver.write(Write("append", "log", number))
+        saver.get("other")
+        time.sleep(0.01)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert saver.get("log") == list(range(20))
+    saver.memory = memory
+    assert settled(saver)
+    assert memory.get("log") == list(range(20))
 
 
 def test_a_write_that_can_never_succeed_does_not_stop_the_others(memory, caplog):

@@ -173,7 +173,7 @@ class Saver(Forkable):
                 threading.Thread(target=self._drain, name="scrubjay-saver", daemon=True).start()
             in_time = self._changed.wait_for(lambda: self._done >= ticket or self._behind or self._place.away, PATIENCE)
             if in_time and self._done < ticket:
-                self._fall_behind()
+                self._behind = True
         if not in_time:
             self._went_away(_NO_ANSWER)
 
@@ -330,38 +330,29 @@ class Saver(Forkable):
         return usage.max_bytes - usage.bytes >= ROOM
 
     def _was_refused(self, why: str) -> None:
-        with self._changed:
-            if self._refused_at is None:
-                self._refused_at = time.monotonic()
-                self._warn(why)
-            self._fall_behind()
+        self._go_on_without(why)
+        if self._refused_at is None:
+            self._refused_at = time.monotonic()
 
     def _failed(self, error: Exception) -> None:
         """Foreign errors count as a place that does not work; a refusal is this namespace's alone."""
         if isinstance(error, Unavailable) or not isinstance(error, ScrubjayError):
             self._went_away(str(error))
-            return
-        with self._changed:
-            if not self._denied:
-                self._denied = True
-                self._warn(str(error))
-            self._fall_behind()
+        else:
+            self._go_on_without(str(error))
+            self._denied = True
 
     def _went_away(self, why: str) -> None:
+        self._go_on_without(why)
+        self._place.went_away()
+
+    def _go_on_without(self, why: str) -> None:
+        """Let nobody wait for what is in the queue, and say so once until everything is saved."""
         with self._changed:
-            if not (self._place.away or self._behind):
-                self._warn(why)
-            self._place.went_away()
-            self._fall_behind()
-
-    def _warn(self, why: str) -> None:
-        log.warning("%r: %s. The agent goes on; what it is told is kept and saved later.", self.memory, why)
-
-    def _fall_behind(self) -> None:
-        self._behind = bool(self._queue)
-        if self._queue:
-            _savers.unsaved.add(self)
-        self._changed.notify_all()
+            if not (self._behind or self.down):
+                log.warning("%r: %s. The agent goes on; what it is told is kept and saved later.", self.memory, why)
+            self._behind = bool(self._queue)
+            self._changed.notify_all()
 
     def _reached(self) -> None:
         self._place.away = self._denied = False
@@ -382,7 +373,6 @@ class _Savers(Forkable):
     def __init__(self) -> None:
         self._open: weakref.WeakValueDictionary[tuple[str, str, str | None], Saver] = weakref.WeakValueDictionary()
         self._places: dict[str, Place] = {}
-        self.unsaved: weakref.WeakSet[Saver] = weakref.WeakSet()
         self.start_anew()
         self.watch_forks()
 
@@ -403,8 +393,10 @@ class _Savers(Forkable):
 
     def flush_all(self) -> None:
         give_up_at = time.monotonic() + LAST_CHANCE
-        for saver in list(self.unsaved):
-            saver.flush(max(give_up_at - time.monotonic(), 0))
+        for reference in self._open.valuerefs():  # a list of its own, whatever other threads still do
+            saver = reference()
+            if saver is not None and saver.unsaved:
+                saver.flush(max(give_up_at - time.monotonic(), 0))
 
 
 _savers = _Savers()

@@ -195,8 +195,9 @@ class Kept:
         """
         name = self.session if session is None else session
         erased = self._session.forget(name)
-        for kept in list(_kept.values()):
-            if kept._session.is_same_as(self._session, name):
+        for reference in _kept.valuerefs():  # a list of its own, whatever other threads do
+            kept = reference()
+            if kept is not None and kept._session.is_same_as(self._session, name):
                 kept._start_anew()
                 kept.state.start_anew()
         return erased
