@@ -227,19 +227,19 @@ class PersistentAgent(ConversableAgent, Kept):
         `conversation_history` still tells what was said; `forget` erases that as well. On its way
         into a chat AutoGen calls this for every agent, and then nothing is cleared.
         """
-        caller, _ = _autogen_caller(sys._getframe(1))
+        caller, manager = _autogen_caller(sys._getframe(1))
         if caller in _RESUMING:
-            self._await_resending()
+            self._await_resending(manager)
         elif caller != "_prepare_chat" or _keeps_itself(recipient):
             super().clear_history(recipient, *args, **kwargs)
             self._save_cleared(recipient, keeps_some=any((*args, *kwargs.values())))
 
-    def _await_resending(self) -> None:
-        """A group chat is about to hand over its old messages again, one by one."""
-        for peer, view in self._oai_messages.items():
-            if isinstance(peer, GroupChatManager):
-                self._resent[peer] = list(view)
-                view.clear()
+    def _await_resending(self, manager: Any) -> None:
+        """The manager is about to hand over the old messages of its chat again, one by one."""
+        view = self._oai_messages[manager]  # after a restart only now restored
+        unseen = manager.groupchat._unseen_by(self.name) if _keeps_itself(manager) else []
+        self._resent[manager] = [*unseen, *view]
+        view.clear()
 
     def _save_cleared(self, recipient: Any, *, keeps_some: bool) -> None:
         self._resent.clear()
@@ -399,11 +399,15 @@ class PersistentGroupChat(GroupChat, Kept):
 
     def _tell_members(self, manager: Any) -> None:
         """Give every member its own view of what was said before this chat; the first moment the manager is known."""
-        earlier, self._record.unseen = self.messages[: self._record.unseen], 0
-        for agent in self.agents if earlier else ():
+        for agent in self.agents if self._record.unseen else ():
             knows = isinstance(agent, PersistentAgent) and not _keeps_itself(manager)  # it has come with its own view
             if isinstance(agent, ConversableAgent) and not knows:
-                agent._oai_messages[manager][:0] = [_seen_by(agent.name, message) for message in earlier]
+                agent._oai_messages[manager][:0] = self._unseen_by(agent.name)
+        self._record.unseen = 0
+
+    def _unseen_by(self, name: str) -> list[Message]:
+        """What was said before this chat as the member of that name has it, who has not been told of it yet."""
+        return [_seen_by(name, message) for message in self.messages[: self._record.unseen]]
 
 
 def persist(
