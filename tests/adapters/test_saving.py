@@ -19,6 +19,7 @@ from scrubjay.adapters import _saving
 from scrubjay.adapters._messages import snapshot
 from scrubjay.adapters._saving import Saver, Write, saver_of
 from scrubjay.adapters._sessions import Record, Session, namespace_of, quoted, together
+from scrubjay.adapters._tools import UNREACHED, memory_tools
 from scrubjay.names import check_key, check_namespace
 
 
@@ -246,9 +247,9 @@ def test_a_message_too_large_for_the_room_left_does_not_hold_up_the_others_for_e
     assert after == {"content": "after"}
     assert memory.notes()[0].content.startswith("zzz")
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert ["an excerpt of what was to be saved under 'log'" in errors[0], "nothing of 'large'" in errors[1]] == [
-        True
-    ] * 2
+    assert "an excerpt of what was to be saved under 'log'" in errors[0]
+    assert "nothing of what was to be saved under 'large'" in errors[1]
+    assert "an excerpt of a note" in errors[2]
     assert len(errors) == 3
 
 
@@ -413,6 +414,19 @@ def test_a_handle_that_its_user_closes_takes_no_other_agent_along(tmp_path):
             assert saver_of(brief) is saver
         saver.write(Write("append", "log", "still there"))
         assert lasting.get("log") == ["still there"]
+
+
+def test_tools_say_when_the_memory_is_away(memory):
+    tools = {tool.__name__: tool for tool in memory_tools(memory)}
+    saver = saver_of(memory)
+    saver.memory = Failing(memory)
+    assert tools["get"]("k") == UNREACHED
+    assert tools["recall"]("k") == UNREACHED
+    tools["set"]("k", "1")
+    assert tools["get"]("k") == "1"
+    saver.memory = memory
+    assert settled(saver)
+    assert (memory.get("k"), tools["get"]("other")) == (1, "nothing is stored under 'other'")
 
 
 def test_names_of_any_length_make_keys():

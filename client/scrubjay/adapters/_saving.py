@@ -317,8 +317,9 @@ class Saver(Forkable):
             excerpt = write.excerpt()
             if excerpt:
                 excerpt.run(self.memory)
-            what = f"an excerpt of what was to be saved under {write.key!r}" if excerpt else f"nothing of {write.key!r}"
-            log.error("%r: saved %s: %s", self.memory, what, error)  # noqa: TRY400 - the cause is in the message
+            what = "a note" if write.verb == "remember" else f"what was to be saved under {write.key!r}"
+            part = "an excerpt" if excerpt else "nothing"
+            log.error("%r: saved %s of %s: %s", self.memory, part, what, error)  # noqa: TRY400 - the cause is there
 
     def _is_too_large_by_itself(self, error: QuotaExceeded) -> bool:
         """Whether there is room for others, and they have waited long enough for somebody to make more of it."""

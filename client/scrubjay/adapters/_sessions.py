@@ -35,7 +35,6 @@ _MARK = "session:"
 _NOTES = 8
 """Notes that are put into a prompt, if they fit."""
 
-
 T = TypeVar("T")
 
 log = logging.getLogger("scrubjay")
@@ -291,6 +290,7 @@ class State(MutableMapping[str, Any]):
             found = self._session.look_all(self._prefix)
             if found is not None:
                 self._values, self._complete = found, True
+                self._saved.clear()
         return self._values
 
     def __getitem__(self, name: str) -> Any:
@@ -301,11 +301,12 @@ class State(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         text = encode(value)
-        check_key(self._prefix + name + BEFORE)
-        self._known()[name] = value
+        values = self._known()
         make = self._session.replaced if self._complete else self._session.merged
-        self._saved[name] = text
-        self._session.write(make(self._prefix + name, decode(text)))
+        write = make(self._prefix + name, decode(text))
+        check_key(write.key + BEFORE)
+        values[name], self._saved[name] = value, text
+        self._session.write(write)
 
     def __delitem__(self, name: str) -> None:
         del self._known()[name]
@@ -324,7 +325,7 @@ class State(MutableMapping[str, Any]):
     def save(self) -> None:
         """Save what has been changed inside a value."""
         for name, text in list(self._saved.items()):
-            value = self._values[name]
+            value = self._values.get(name)
             try:
                 if isinstance(value, dict | list) and encode(value) != text:
                     self[name] = value
