@@ -39,6 +39,9 @@ class Memory:
     With it, the same calls go to a Scrubjay server. Safe to share between threads.
     """
 
+    # Loggers of frameworks write down whatever vars() finds, and all that hangs on it: the namespace, and no api key.
+    __slots__ = ("__dict__", "__weakref__", "_backend", "_where")
+
     def __init__(
         self,
         namespace: str,

@@ -16,7 +16,14 @@ import pytest
 
 autogen = pytest.importorskip("autogen")
 
-from autogen import AssistantAgent, ConversableAgent, GroupChat, GroupChatManager, UserProxyAgent  # noqa: E402
+from autogen import (  # noqa: E402
+    AssistantAgent,
+    ConversableAgent,
+    GroupChat,
+    GroupChatManager,
+    UserProxyAgent,
+    runtime_logging,
+)
 
 from adapters.models import call_of, quiet, says, serving_model  # noqa: E402
 from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist, register_memory_tools  # noqa: E402
@@ -1103,6 +1110,22 @@ def test_a_group_chat_that_began_without_its_memory_catches_up(tmp_path):
         assert again.speaker_history == group.speaker_history == ["A", "B"] * 3
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("kind", [ConversableAgent, PersistentAgent])
+def test_autogen_logs_a_group_chat_without_the_api_key(kind, tmp_path):
+    runtime_logging.start(config={"dbname": str(tmp_path / "log.db")})
+    try:
+        agents, group, manager = team(kind=kind, memory=Memory("group", api_key="sj_secret"))
+        talk(agents[0], manager, "one")
+        rows = runtime_logging.get_connection().execute("SELECT name, init_args FROM agents").fetchall()
+    finally:
+        runtime_logging.stop()
+    logged = dict(rows)
+    assert set(logged) == {"A", "B", "C", "chat_manager"}
+    assert json.loads(logged["chat_manager"])["groupchat"]["memory"] == {"namespace": "group"}
+    assert not [name for name, arguments in rows if "sj_secret" in arguments]
+    assert len(group.messages) == 4
 
 
 # The call forms of the articles

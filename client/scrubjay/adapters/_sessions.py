@@ -48,6 +48,8 @@ def is_reserved(key: str) -> bool:
 class Session:
     """One conversation's part of a memory, read and written without ever failing the agent."""
 
+    __slots__ = ("__dict__", "_saver")  # out of vars(), which AutoGen's logger follows to the end
+
     def __init__(self, memory: Memory, name: str) -> None:
         self.memory = memory
         self.name = name
