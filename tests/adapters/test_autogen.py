@@ -979,6 +979,14 @@ def test_messages_that_a_group_chat_is_given_are_saved_and_seen():
     assert [text for _, _, text in view(agents[1], manager)][:2] == ["earlier", "go on"]
 
 
+def test_mere_text_that_a_group_chat_is_given_is_forgotten_as_autogen_does():
+    agents = [says(quiet(ConversableAgent, name)) for name in "AB"]
+    for said in (["go", "B 1"], ["go", "B 1", "go", "B 2"]):
+        group = PersistentGroupChat(agents, ["A group chat"], max_round=2, speaker_selection_method="round_robin")
+        talk(agents[0], GroupChatManager(groupchat=group, llm_config=False), "go")
+        assert texts(group.messages) == texts(group.memory.get("messages")) == said
+
+
 # Processes that end, and memories that are away
 
 CHAT = """

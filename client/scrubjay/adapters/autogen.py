@@ -326,6 +326,8 @@ class PersistentGroupChat(GroupChat, Kept):
             log.warning("members of a group chat are told apart by name after a restart; rename some of %s", names)
         self._open(memory, session, f"groupchat:{together(names)}", "groupchat:")
         self._record = record = GroupRecord(self._session, names)
+        # People write messages=["A group chat"] too: AutoGen forgets it when the first chat begins.
+        self.messages[:] = [message for message in self.messages if isinstance(message, dict)]
         if not _overlap(record.rows, self.messages):
             self.messages[:0] = record.rows
         if len(self.messages) > len(record.rows):
