@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -135,6 +136,28 @@ def test_a_handler_that_makes_its_agents_per_request_has_its_memory_back():
         agent, person = assistant(), user()
         talk(person, agent, f"request {number}")
         assert len(agent.chat_messages[person]) == 2 * number + 2
+
+
+@pytest.mark.parametrize("name", ["assistant", "somebody"])
+def test_a_mock_of_an_agent_is_talked_to_like_one(name):
+    mock = MagicMock(spec=PersistentAgent, silent=False)
+    mock.name = name
+    agent = assistant()
+    agent.receive("hello", mock, request_reply=True)
+    assert texts(agent.chat_messages[mock]) == ["hello", "assistant 1"]
+    assert [line["sender"] for line in agent.memory.get("conversation_history")] == [name, "assistant"]
+    mock.receive.assert_called_once()
+
+
+@pytest.mark.parametrize("kind", [ConversableAgent, PersistentAgent])
+def test_mocks_of_agents_may_be_the_members_of_a_group_chat(kind):
+    members = [MagicMock(spec=kind) for _ in "AB"]
+    members[0].name, members[1].name = "A", "B"
+    for _ in range(2):
+        group = PersistentGroupChat(members, [], speaker_selection_method="round_robin")
+        group.append({"role": "user", "content": "hi"}, members[0])
+        assert group.select_speaker(*members) is members[1]
+    assert texts(group.messages) == ["hi", "hi"]
 
 
 def test_what_is_said_by_nobody_is_said_by_user():

@@ -193,12 +193,15 @@ class PersistentAgent(ConversableAgent, Kept):
     def _is_told_by(self, sender: str, peer: Any) -> bool:
         """Whether the sender has put it into the same conversation_history itself: agents may share a memory."""
         who = peer.groupchat.agent_by_name(sender) if isinstance(peer, GroupChatManager) else peer
-        return isinstance(who, PersistentAgent) and who._session.is_same_as(self._session)
+        return self._is_beside(who)
 
     def _is_twin_of(self, peer: Any) -> bool:
         """Whether the peer is another agent of the same name in the same session: they have one record for both."""
-        named_alike = isinstance(peer, PersistentAgent) and peer is not self and peer.name == self.name
-        return named_alike and peer._session.is_same_as(self._session)
+        return peer is not self and peer.name == self.name and self._is_beside(peer)
+
+    def _is_beside(self, other: Any) -> bool:
+        """Whether the other is an agent in the same session; not one that is mocked, whatever isinstance says."""
+        return issubclass(type(other), PersistentAgent) and other._session.is_same_as(self._session)
 
     def _is_mirrored_by(self, peer: Any) -> bool:
         """Whether the peer keeps this very conversation already; of twins, who looks first does."""
@@ -403,7 +406,7 @@ class PersistentGroupChat(GroupChat, Kept):
         """Give every member its own view of what was said before this chat; the first moment the manager is known."""
         for agent in self.agents if self._record.unseen else ():
             knows = isinstance(agent, PersistentAgent) and not _keeps_itself(manager)  # it has come with its own view
-            if isinstance(agent, ConversableAgent) and not knows:
+            if hasattr(agent, "_oai_messages") and not knows:
                 agent._oai_messages[manager][:0] = self._unseen_by(agent.name)
         self._record.unseen = 0
 
