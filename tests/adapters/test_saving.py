@@ -10,8 +10,12 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
+from functools import partial
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harness import serving
 from scrubjay import Forbidden, Memory, Unavailable
@@ -127,6 +131,31 @@ def test_what_could_not_be_written_is_written_later_and_in_order(memory, caplog)
     ]
     saver.write(Write("append", "log", 100))
     assert memory.tail("log", 1) == [100]
+
+
+WRITES = st.one_of(
+    st.builds(partial(Write, "append", id=None), st.sampled_from(["log", "log:2"]), st.integers()),
+    st.builds(partial(Write, "set", id=None), st.sampled_from(["k", "log"]), st.none() | st.lists(st.integers())),
+    st.sampled_from([Write("drop", "lo"), Write("drop", "log:")]),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=st.lists(st.tuples(WRITES, st.booleans()), max_size=15))
+def test_whatever_fails_meanwhile_the_memory_ends_as_it_was_written(steps):
+    with TemporaryDirectory() as folder, Memory("agent", path=f"{folder}/memory.db", durability="fast") as memory:
+        failing = Failing(memory)
+        saver = Saver(failing)
+        expected = dict.fromkeys(("k", "log", "log:2"))
+        for write, failing.away in steps:
+            saver.write(write)
+            expected = {key: write.applied(key, value) for key, value in expected.items()}
+            for key, value in expected.items():
+                known, seen = saver.look(key)
+                assert seen == value or not known
+        failing.away = False
+        assert settled(saver)
+        assert {key: memory.get(key) for key in expected} == expected
 
 
 def test_a_memory_that_hangs_is_waited_for_once(memory, monkeypatch):
