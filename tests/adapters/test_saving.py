@@ -125,9 +125,9 @@ def test_what_could_not_be_written_is_written_later_and_in_order(memory, caplog)
         failing.away = False
         assert settled(saver)
     assert memory.get("log") == list(range(100))
-    assert [(record.levelname, record.getMessage().split(": ")[1][:7]) for record in caplog.records] == [
-        ("WARNING", "away. T"),
-        ("INFO", "is back"),
+    assert [(record.levelname, record.getMessage().split(": ")[1][:10]) for record in caplog.records] == [
+        ("WARNING", "away. The "),
+        ("INFO", "everything"),
     ]
     saver.write(Write("append", "log", 100))
     assert memory.tail("log", 1) == [100]
@@ -171,6 +171,37 @@ def test_a_memory_that_hangs_is_waited_for_once(memory, monkeypatch):
     failing.away = False
     assert settled(saver)
     assert memory.get("log") == list(range(50))
+
+
+def test_a_memory_that_answers_but_always_late_is_waited_for_once(memory, monkeypatch, caplog):
+    monkeypatch.setattr(_saving, "PATIENCE", 0.05)
+    in_vain = []
+
+    class Counting(Saver):
+        def _went_away(self, why):
+            in_vain.append(why)
+            super()._went_away(why)
+
+    class Late:
+        namespace, place, api_key = "agent", "http://far", None
+        seconds = 0.1
+
+        def append(self, *args, **options):
+            time.sleep(self.seconds)
+            return memory.append(*args, **options)
+
+    late = Late()
+    saver = Counting(late)
+    for number in range(5):
+        saver.write(Write("append", "log", number))
+        assert settled(saver)
+    assert memory.get("log") == list(range(5))
+    assert len(in_vain) == len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+    late.seconds = 0
+    monkeypatch.setattr(_saving, "PATIENCE", 10)
+    saver.write(Write("append", "log", 5))
+    assert settled(saver)
+    assert not saver.down
 
 
 def test_a_server_that_accepts_and_never_answers_is_waited_for_once(memory, monkeypatch):

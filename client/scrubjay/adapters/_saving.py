@@ -188,9 +188,10 @@ class Saver(Forkable):
         wrong: list[InvalidInput] = []
 
         def ask() -> None:
+            asked_at = time.monotonic()
             try:
                 answer.append(get())
-                self._reached()
+                self._reached(asked_at)
             except InvalidInput as error:
                 wrong.append(error)
             except Exception as error:  # noqa: BLE001 - whatever it is, the agent must not see it
@@ -290,9 +291,10 @@ class Saver(Forkable):
         with self._working:
             if not self._queue:
                 return True
+            asked_at = time.monotonic()
             try:
                 self._run(self._queue[0])
-                self._reached()
+                self._reached(asked_at)
             except QuotaExceeded as error:
                 self._was_refused(str(error))
                 return False
@@ -355,14 +357,16 @@ class Saver(Forkable):
             self._behind = bool(self._queue)
             self._changed.notify_all()
 
-    def _reached(self) -> None:
-        self._place.away = self._denied = False
+    def _reached(self, asked_at: float) -> None:
+        """Who answers, but not as long as agents wait, is still away to them: they have waited for it once."""
+        if time.monotonic() < asked_at + PATIENCE:
+            self._place.away = self._denied = False
 
     def _caught_up(self) -> None:
         self._refused_at = None
         if self._behind:
             self._behind = False
-            log.info("%r: is back, and everything is saved", self.memory)
+            log.info("%r: everything is saved", self.memory)
         self._changed.notify_all()
 
 
