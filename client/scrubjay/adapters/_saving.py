@@ -73,8 +73,9 @@ class Write(NamedTuple):
             memory.set(self.key, self.value)
         elif self.verb == "merge":
             stored = memory.get(self.key)
-            beside = stored not in (None, self.value) and not isinstance(stored, dict)
-            memory.update({self.key: self._merged(stored), **({self.key + BEFORE: stored} if beside else {})})
+            merged = self._merged(stored)
+            kept = {} if stored is None or _holds(merged, stored) else {self.key + BEFORE: stored}
+            memory.update({self.key: merged, **kept})
         elif self.verb == "remember":
             memory.remember(**self.value)
         else:
@@ -100,6 +101,12 @@ class Write(NamedTuple):
             return None
         cut = shortened(self.value, EXCERPT)
         return None if cut == self.value else self._replace(value=cut)
+
+
+def _holds(value: Any, part: Any) -> bool:
+    """Whether nothing of `part` is missing in `value`."""
+    both = isinstance(value, dict) and isinstance(part, dict)
+    return part.items() <= value.items() if both else bool(value == part)
 
 
 class Place:
