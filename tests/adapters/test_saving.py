@@ -417,6 +417,30 @@ def test_a_write_on_its_way_is_seen_once(memory):
     writer.join()
 
 
+def test_a_long_read_holds_up_no_write_and_sees_it(memory):
+    reading, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        namespace, place, api_key = memory.namespace, memory.place, None
+        append = memory.append
+
+        def get(self, key):
+            value = memory.get(key)
+            reading.set()
+            go_on.wait(30)
+            return value
+
+    saver, seen = Saver(Slow()), []
+    reader = threading.Thread(target=lambda: seen.append(saver.get("log")))
+    reader.start()
+    reading.wait(30)
+    saver.write(Write("append", "log", 1))
+    assert memory.get("log") == [1]
+    go_on.set()
+    reader.join()
+    assert seen == [[1]]
+
+
 def test_all_handles_on_a_namespace_share_one_line(memory):
     other = Memory("agent", path=memory.place, durability="fast")
     assert saver_of(memory) is saver_of(other)

@@ -235,6 +235,11 @@ class Saver(Forkable):
         """What is stored and what waits, as they are between two writes: one in the middle would count twice."""
 
         def both() -> tuple[Any, list[Write]]:
+            done = self._done
+            if not self._queue:  # a long read holds nobody up, unless there is something to be held up
+                value = get()
+                if not self._queue and self._done == done:
+                    return value, []
             between = self._working.acquire(timeout=0 if self._place.away else PATIENCE)
             try:
                 return get(), list(self._queue)
