@@ -371,17 +371,28 @@ def test_a_state_that_could_not_be_read_is_merged_with_what_is_assigned_meanwhil
     memory = Memory("team", url=server.url)
     try:
         before = assistant(memory=memory)
-        before.state.update({"preferences": {"language": "Rust", "tone": "dry"}, "count": 41, "name": "Ada"})
+        preferences = {"language": "Rust", "tone": "dry"}
+        before.state.update({"preferences": preferences, "seen": {"Rome": 1}, "list": {"a": 1}, "count": 41, "x": 1})
         server.stop()
         agent = assistant(memory=memory)
         assert agent.state == {}
         agent.state["preferences"] = {"language": "Python"}
+        agent.state["seen"] = {"Oslo": 1}
+        agent.state["list"] = [2]
         agent.state["count"] = agent.state.get("count", 0) + 1
-        assert agent.state == {"preferences": {"language": "Python"}, "count": 1}
+        assert agent.state == {"preferences": {"language": "Python"}, "seen": {"Oslo": 1}, "list": [2], "count": 1}
         server = Server(tmp_path / "served.db", "--durability", "fast", port=server.port)
         agent._session._saver.flush(30)
-        merged = {"language": "Python", "tone": "dry"}
-        assert agent.state == {"preferences": merged, "count": 1, "count (before)": 41, "name": "Ada"}
+        assert agent.state == {
+            "preferences": {"language": "Python", "tone": "dry"},
+            "preferences (before)": preferences,
+            "seen": {"Rome": 1, "Oslo": 1},
+            "list": [2],
+            "list (before)": {"a": 1},
+            "count": 1,
+            "count (before)": 41,
+            "x": 1,
+        }
         assert assistant(memory=memory).state == agent.state
     finally:
         server.stop()

@@ -10,8 +10,12 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
+from functools import partial
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harness import serving
 from scrubjay import Forbidden, Memory, Unavailable
@@ -121,12 +125,37 @@ def test_what_could_not_be_written_is_written_later_and_in_order(memory, caplog)
         failing.away = False
         assert settled(saver)
     assert memory.get("log") == list(range(100))
-    assert [(record.levelname, record.getMessage().split(": ")[1][:7]) for record in caplog.records] == [
-        ("WARNING", "away. T"),
-        ("INFO", "is back"),
+    assert [(record.levelname, record.getMessage().split(": ")[1][:10]) for record in caplog.records] == [
+        ("WARNING", "away. The "),
+        ("INFO", "everything"),
     ]
     saver.write(Write("append", "log", 100))
     assert memory.tail("log", 1) == [100]
+
+
+WRITES = st.one_of(
+    st.builds(partial(Write, "append", id=None), st.sampled_from(["log", "log:2"]), st.integers()),
+    st.builds(partial(Write, "set", id=None), st.sampled_from(["k", "log"]), st.none() | st.lists(st.integers())),
+    st.sampled_from([Write("drop", "lo"), Write("drop", "log:")]),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=st.lists(st.tuples(WRITES, st.booleans()), max_size=15))
+def test_whatever_fails_meanwhile_the_memory_ends_as_it_was_written(steps):
+    with TemporaryDirectory() as folder, Memory("agent", path=f"{folder}/memory.db", durability="fast") as memory:
+        failing = Failing(memory)
+        saver = Saver(failing)
+        expected = dict.fromkeys(("k", "log", "log:2"))
+        for write, failing.away in steps:
+            saver.write(write)
+            expected = {key: write.applied(key, value) for key, value in expected.items()}
+            for key, value in expected.items():
+                known, seen = saver.look(key)
+                assert seen == value or not known
+        failing.away = False
+        assert settled(saver)
+        assert {key: memory.get(key) for key in expected} == expected
 
 
 def test_a_memory_that_hangs_is_waited_for_once(memory, monkeypatch):
@@ -142,6 +171,37 @@ def test_a_memory_that_hangs_is_waited_for_once(memory, monkeypatch):
     failing.away = False
     assert settled(saver)
     assert memory.get("log") == list(range(50))
+
+
+def test_a_memory_that_answers_but_always_late_is_waited_for_once(memory, monkeypatch, caplog):
+    monkeypatch.setattr(_saving, "PATIENCE", 0.05)
+    in_vain = []
+
+    class Counting(Saver):
+        def _went_away(self, why):
+            in_vain.append(why)
+            super()._went_away(why)
+
+    class Late:
+        namespace, place, api_key = "agent", "http://far", None
+        seconds = 0.1
+
+        def append(self, *args, **options):
+            time.sleep(self.seconds)
+            return memory.append(*args, **options)
+
+    late = Late()
+    saver = Counting(late)
+    for number in range(5):
+        saver.write(Write("append", "log", number))
+        assert settled(saver)
+    assert memory.get("log") == list(range(5))
+    assert len(in_vain) == len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+    late.seconds = 0
+    monkeypatch.setattr(_saving, "PATIENCE", 10)
+    saver.write(Write("append", "log", 5))
+    assert settled(saver)
+    assert not saver.down
 
 
 def test_a_server_that_accepts_and_never_answers_is_waited_for_once(memory, monkeypatch):
@@ -355,6 +415,30 @@ def test_a_write_on_its_way_is_seen_once(memory):
     threading.Timer(0.1, go_on.set).start()
     assert saver.get("log") == [1]
     writer.join()
+
+
+def test_a_long_read_holds_up_no_write_and_sees_it(memory):
+    reading, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        namespace, place, api_key = memory.namespace, memory.place, None
+        append = memory.append
+
+        def get(self, key):
+            value = memory.get(key)
+            reading.set()
+            go_on.wait(30)
+            return value
+
+    saver, seen = Saver(Slow()), []
+    reader = threading.Thread(target=lambda: seen.append(saver.get("log")))
+    reader.start()
+    reading.wait(30)
+    saver.write(Write("append", "log", 1))
+    assert memory.get("log") == [1]
+    go_on.set()
+    reader.join()
+    assert seen == [[1]]
 
 
 def test_all_handles_on_a_namespace_share_one_line(memory):

@@ -34,7 +34,8 @@ def snapshot(message: Any) -> Any:
         left_out: list[str] = []
         carried = _carried(message, "", left_out)
         log.warning("a message is saved without %s, which JSON cannot carry", ", ".join(left_out) or "half characters")
-    return {"content": "", **_fitting(carried)}
+    fitting = _fitting(carried)
+    return {"content": "", **fitting} if isinstance(fitting, dict) else fitting
 
 
 def _fitting(message: Any) -> Any:

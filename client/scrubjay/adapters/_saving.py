@@ -73,8 +73,9 @@ class Write(NamedTuple):
             memory.set(self.key, self.value)
         elif self.verb == "merge":
             stored = memory.get(self.key)
-            beside = stored not in (None, self.value) and not isinstance(stored, dict)
-            memory.update({self.key: self._merged(stored), **({self.key + BEFORE: stored} if beside else {})})
+            merged = self._merged(stored)
+            kept = {} if stored is None or _holds(merged, stored) else {self.key + BEFORE: stored}
+            memory.update({self.key: merged, **kept})
         elif self.verb == "remember":
             memory.remember(**self.value)
         else:
@@ -100,6 +101,12 @@ class Write(NamedTuple):
             return None
         cut = shortened(self.value, EXCERPT)
         return None if cut == self.value else self._replace(value=cut)
+
+
+def _holds(value: Any, part: Any) -> bool:
+    """Whether nothing of `part` is missing in `value`."""
+    both = isinstance(value, dict) and isinstance(part, dict)
+    return part.items() <= value.items() if both else bool(value == part)
 
 
 class Place:
@@ -188,9 +195,10 @@ class Saver(Forkable):
         wrong: list[InvalidInput] = []
 
         def ask() -> None:
+            asked_at = time.monotonic()
             try:
                 answer.append(get())
-                self._reached()
+                self._reached(asked_at)
             except InvalidInput as error:
                 wrong.append(error)
             except Exception as error:  # noqa: BLE001 - whatever it is, the agent must not see it
@@ -227,6 +235,11 @@ class Saver(Forkable):
         """What is stored and what waits, as they are between two writes: one in the middle would count twice."""
 
         def both() -> tuple[Any, list[Write]]:
+            done = self._done
+            if not self._queue:  # a long read holds nobody up, unless there is something to be held up
+                value = get()
+                if not self._queue and self._done == done:
+                    return value, []
             between = self._working.acquire(timeout=0 if self._place.away else PATIENCE)
             try:
                 return get(), list(self._queue)
@@ -290,9 +303,10 @@ class Saver(Forkable):
         with self._working:
             if not self._queue:
                 return True
+            asked_at = time.monotonic()
             try:
                 self._run(self._queue[0])
-                self._reached()
+                self._reached(asked_at)
             except QuotaExceeded as error:
                 self._was_refused(str(error))
                 return False
@@ -355,14 +369,16 @@ class Saver(Forkable):
             self._behind = bool(self._queue)
             self._changed.notify_all()
 
-    def _reached(self) -> None:
-        self._place.away = self._denied = False
+    def _reached(self, asked_at: float) -> None:
+        """Who answers, but not as long as agents wait, is still away to them: they have waited for it once."""
+        if time.monotonic() < asked_at + PATIENCE:
+            self._place.away = self._denied = False
 
     def _caught_up(self) -> None:
         self._refused_at = None
         if self._behind:
             self._behind = False
-            log.info("%r: is back, and everything is saved", self.memory)
+            log.info("%r: everything is saved", self.memory)
         self._changed.notify_all()
 
 

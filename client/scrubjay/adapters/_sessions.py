@@ -269,8 +269,8 @@ class State(MutableMapping[str, Any]):
     next message, or by agent.state.save().
 
     While the memory cannot be read the values of earlier are not there. What is assigned meanwhile
-    is saved later: a dict is merged into the stored one, and any other stored value is kept beside the
-    new one, as "<name> (before)".
+    is saved later: a dict is merged into the stored one. A stored value that gives way to another
+    without ever having been read is kept beside it, as "<name> (before)".
     """
 
     def __init__(self, session: Session, owner: str) -> None:
