@@ -44,6 +44,9 @@ class Memory:
     sent later, in order and once; those calls then give None. With `strict=True` they raise Unavailable instead.
     """
 
+    # Loggers of frameworks write down whatever vars() finds, and all that hangs on it: the namespace, and no api key.
+    __slots__ = ("__dict__", "__weakref__", "_backend", "_where")
+
     def __init__(
         self,
         namespace: str,

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import logging
 import re
 import signal
+import socket
+import threading
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 autogen = pytest.importorskip("autogen")
 
-from autogen import AssistantAgent, ConversableAgent, GroupChat, GroupChatManager, UserProxyAgent  # noqa: E402
+from autogen import (  # noqa: E402
+    AssistantAgent,
+    ConversableAgent,
+    GroupChat,
+    GroupChatManager,
+    UserProxyAgent,
+    runtime_logging,
+)
 
 from adapters.models import call_of, quiet, says, serving_model  # noqa: E402
 from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist, register_memory_tools  # noqa: E402
+from scrubjay.adapters import _saving  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "autogen"
 NOISE = re.compile(r"$|>>>>>>>>|.*\[autogen|The model `|Next speaker")  # AutoGen's own, with times and ids in it
@@ -124,6 +136,28 @@ def test_a_handler_that_makes_its_agents_per_request_has_its_memory_back():
         agent, person = assistant(), user()
         talk(person, agent, f"request {number}")
         assert len(agent.chat_messages[person]) == 2 * number + 2
+
+
+@pytest.mark.parametrize("name", ["assistant", "somebody"])
+def test_a_mock_of_an_agent_is_talked_to_like_one(name):
+    mock = MagicMock(spec=PersistentAgent, silent=False)
+    mock.name = name
+    agent = assistant()
+    agent.receive("hello", mock, request_reply=True)
+    assert texts(agent.chat_messages[mock]) == ["hello", "assistant 1"]
+    assert [line["sender"] for line in agent.memory.get("conversation_history")] == [name, "assistant"]
+    mock.receive.assert_called_once()
+
+
+@pytest.mark.parametrize("kind", [ConversableAgent, PersistentAgent])
+def test_mocks_of_agents_may_be_the_members_of_a_group_chat(kind):
+    members = [MagicMock(spec=kind) for _ in "AB"]
+    members[0].name, members[1].name = "A", "B"
+    for _ in range(2):
+        group = PersistentGroupChat(members, [], speaker_selection_method="round_robin")
+        group.append({"role": "user", "content": "hi"}, members[0])
+        assert group.select_speaker(*members) is members[1]
+    assert texts(group.messages) == ["hi", "hi"]
 
 
 def test_what_is_said_by_nobody_is_said_by_user():
@@ -289,6 +323,14 @@ def test_clearing_all_but_the_last_messages():
     assert texts(assistant().chat_messages[user()]) == ["two", "assistant 2", "three", "assistant 3"]
 
 
+def test_what_is_to_be_preserved_is_preserved_after_a_restart_too():
+    talk(user(), assistant(), "one")
+    agent = assistant()
+    agent.clear_history(nr_messages_to_preserve=1)
+    assert texts(agent.chat_messages[user()])[-1] == "assistant 1"
+    assert texts(assistant().chat_messages[user()])[-1] == "assistant 1"
+
+
 def test_state_is_restored_and_belongs_to_the_session():
     agent = assistant(session="alice")
     agent.state["preferences"] = {"language": "Python"}
@@ -298,6 +340,134 @@ def test_state_is_restored_and_belongs_to_the_session():
     assert not assistant().state
     with pytest.raises(InvalidInput):
         agent.state["tools"] = print
+
+
+def test_what_is_changed_inside_a_state_is_saved_with_the_next_message_or_by_hand():
+    agent = assistant()
+    agent.state["seen"] = seen = {"cities": ["Rome"]}
+    seen["cities"].append("Oslo")
+    assert assistant().state["seen"] == {"cities": ["Rome"]}
+    talk(user(), agent)
+    again = assistant()
+    assert again.state["seen"] == {"cities": ["Rome", "Oslo"]}
+    again.state["seen"]["cities"].append("Bern")
+    again.state.save()
+    assert assistant().state["seen"]["cities"] == ["Rome", "Oslo", "Bern"]
+
+
+def test_what_json_cannot_carry_inside_a_state_does_not_break_the_chat(caplog):
+    agent = assistant()
+    agent.state["tools"] = {}
+    agent.state["tools"]["print"] = print
+    talk(user(), agent, "one")
+    assert "state['tools']" in caplog.text
+    assert len(assistant().chat_messages[user()]) == 2
+
+
+def test_a_state_that_could_not_be_read_is_merged_with_what_is_assigned_meanwhile(tmp_path):
+    from harness import Server
+
+    server = Server(tmp_path / "served.db", "--durability", "fast")
+    memory = Memory("team", url=server.url)
+    try:
+        before = assistant(memory=memory)
+        preferences = {"language": "Rust", "tone": "dry"}
+        before.state.update({"preferences": preferences, "seen": {"Rome": 1}, "list": {"a": 1}, "count": 41, "x": 1})
+        server.stop()
+        agent = assistant(memory=memory)
+        assert agent.state == {}
+        agent.state["preferences"] = {"language": "Python"}
+        agent.state["seen"] = {"Oslo": 1}
+        agent.state["list"] = [2]
+        agent.state["count"] = agent.state.get("count", 0) + 1
+        assert agent.state == {"preferences": {"language": "Python"}, "seen": {"Oslo": 1}, "list": [2], "count": 1}
+        server = Server(tmp_path / "served.db", "--durability", "fast", port=server.port)
+        agent._session._saver.flush(30)
+        assert agent.state == {
+            "preferences": {"language": "Python", "tone": "dry"},
+            "preferences (before)": preferences,
+            "seen": {"Rome": 1, "Oslo": 1},
+            "list": [2],
+            "list (before)": {"a": 1},
+            "count": 1,
+            "count (before)": 41,
+            "x": 1,
+        }
+        assert assistant(memory=memory).state == agent.state
+    finally:
+        server.stop()
+
+
+def test_forgetting_reaches_every_agent_of_the_session_in_the_process():
+    agent, same, other = assistant(), assistant(), assistant(session="other")
+    for each in (agent, same, other):
+        each.state["seen"] = 1
+        talk(user(), each, "secret")
+    copied = copy.deepcopy(same)
+    assistant().forget()
+    for each in (agent, same, copied):
+        assert (each.chat_messages[user()], dict(each.state)) == ([], {})
+    for each in (agent, same, copied):
+        talk(user(), each, "hello")
+    assert len(other.chat_messages[user()]) == 2
+    assert "secret" not in json.dumps(agent.memory.get("conversation_history"))
+    assert "secret" not in texts(assistant().chat_messages[user()])
+
+
+def test_forgetting_leaves_what_the_user_has_stored():
+    agent = assistant()
+    agent.memory.update({"preferences": {"a": 1}, "notes": "mine", "messages_per_day": 3})
+    assert agent.sessions() == []
+    talk(user(), agent)
+    agent.forget()
+    assert agent.sessions() == []
+    assert agent.memory.keys() == ["messages_per_day", "notes", "preferences"]
+
+
+@pytest.mark.parametrize("value", ["text", {"a": 1}, 7])
+def test_a_value_of_somebody_else_where_messages_belong_is_told_before_the_chat(value):
+    agents = [quiet(ConversableAgent, name) for name in "AB"]
+    memory = Memory("team")
+    memory.update({"conversation_history": value, "messages": value})
+    with pytest.raises(InvalidInput, match="delete it, or give another memory= or session="):
+        assistant(memory=memory)
+    with pytest.raises(InvalidInput, match=r"'messages' in .* is no list"):
+        PersistentGroupChat(agents, [], memory=memory)
+    agent = assistant(memory=memory, session="mine")
+    talk(user(), agent, "one")
+    assert len(assistant(memory=memory, session="mine").chat_messages[user()]) == 2
+
+
+@pytest.mark.parametrize("value", ["text", {"a": 1}, [1, {"role": "user", "content": "x"}]])
+def test_a_value_of_somebody_else_does_not_break_a_chat(value, caplog):
+    Memory("autogen-assistant").update({"with:assistant:user": value, "session:x:speaker_history": value})
+    agent = assistant()
+    talk(user(), agent, "one")
+    assert "not ours under 'with:assistant:user'" in caplog.text
+    assert "delete it" in caplog.text
+    assert Memory("autogen-assistant").tail("conversation_history", 1)[0]["message"] == "assistant 1"
+    agents = [says(quiet(ConversableAgent, name)) for name in "AB"]
+    options = {"max_round": 2, "speaker_selection_method": "round_robin"}
+    group = PersistentGroupChat(agents, [], memory="autogen-assistant", session="x", **options)
+    talk(agents[0], GroupChatManager(groupchat=group, llm_config=False), "go")
+    assert group.speaker_history == ["A", "B"]
+
+
+def test_a_text_that_is_too_long_for_a_memory_is_kept_as_far_as_it_can_be(caplog):
+    agent = assistant("ok")
+    talk(user(), agent, "é" * 12_000_000)
+    saved = assistant().chat_messages[user()]
+    assert saved[0]["content"].startswith("é" * 1_000_000)
+    assert "more characters were too much to be saved]" in saved[0]["content"]
+    assert saved[1]["content"] == "ok"
+    assert "without all of its text" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "3"])
+def test_a_limit_that_lets_nothing_through_is_refused(wrong):
+    for name in ("max_messages", "max_tokens"):
+        with pytest.raises(InvalidInput, match=name):
+            assistant(**{name: wrong})
 
 
 def test_a_memory_that_is_none_is_refused():
@@ -334,6 +504,69 @@ def test_a_team_that_shares_a_memory_writes_one_history():
         {"sender": "B", "message": "B 1"},
         {"sender": "C", "message": "C 1"},
     ]
+
+
+def test_two_agents_of_one_name_that_talk_to_each_other_are_saved_once():
+    def meet(number):
+        first, second = assistant(f"{number}.3"), assistant(f"{number}.2")
+        talk(first, second, f"{number}.1", max_turns=2)
+        return first, second
+
+    meet(1)
+    first, second = meet(2)
+    said = ["1.1", "1.2", "1.3", "assistant 2", "2.1", "2.2", "2.3", "assistant 2"]
+    assert texts(first.chat_messages[second]) == texts(second.chat_messages[first]) == said
+    roles = [[message["role"] for message in one.chat_messages[two]] for one, two in ((first, second), (second, first))]
+    assert roles == [["assistant", "user"] * 4, ["user", "assistant"] * 4]
+    assert texts(first.memory.get("with:assistant:assistant")) == said
+    assert [line["message"] for line in first.memory.get("conversation_history")] == said
+
+
+# Copies
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_a_copy_is_an_agent_in_its_own_right_on_the_same_memory(duplicate):
+    person = user()
+    agent = assistant(max_messages=50, recall=True, remember=True)
+    talk(person, agent, "one")
+    agent.state["count"] = 1
+    other = duplicate(agent)
+    talk(person, other, "two")
+    other.state["count"] = 2
+    assert texts(other.chat_messages[person])[:3] == ["one", "assistant 1", "two"]
+    assert texts(assistant().chat_messages[user()])[::2] == ["one", "two"]
+    assert assistant().state["count"] == 2
+    assert len(agent.memory.get("conversation_history")) == 4
+
+
+def test_a_deep_copy_has_its_own_view():
+    agent = assistant()
+    talk(user(), agent, "one")
+    other = copy.deepcopy(agent)
+    talk(user(), other, "two")
+    assert len(agent.chat_messages[user()]) == 2
+    assert len(other.chat_messages[user()]) == 4
+
+
+def test_a_group_chat_that_was_forgotten_still_saves_what_changes_inside_its_state():
+    agents, group, manager = team(rounds=2)
+    group.forget()
+    group.state["topics"] = []
+    talk(agents[0], manager, "birds")
+    group.state["topics"].append("birds")
+    talk(agents[0], manager, "trees")
+    assert team()[1].state["topics"] == ["birds"]
+
+
+def test_a_group_chat_can_be_copied():
+    agents, group, manager = team(kind=PersistentAgent)
+    talk(agents[0], manager, "one")
+    other = copy.deepcopy(group)
+    talk(other.agents[0], GroupChatManager(groupchat=other, llm_config=False), "two")
+    assert texts(other.messages)[4] == "two"
+    assert len(group.messages) == 4
+    assert len(team()[1].messages) == 8
 
 
 # What the model is handed
@@ -384,6 +617,17 @@ def test_messages_are_remembered_and_recalled_in_another_conversation_of_the_ses
     assert (note.session, note.metadata) == ("default", {"sender": "alice"})
 
 
+def test_the_text_of_a_message_with_images_is_remembered_and_asked_about():
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    parts = [{"type": "text", "text": "My bicycle is red."}, image, {"type": "text", "text": "It is in the cellar."}]
+    agent = assistant(remember=True)
+    agent.receive({"role": "user", "content": parts}, user(name="alice"), request_reply=False)
+    assert [note.content for note in agent.memory.notes()] == ["My bicycle is red.\nIt is in the cellar."]
+    asking = assistant(recall=True)
+    question = [{"role": "user", "content": [{"type": "text", "text": "Where is the bicycle?"}, image]}]
+    assert "in the cellar" in asking.process_all_messages_before_reply(question)[0]["content"]
+
+
 def test_forgetting_a_session_erases_its_notes():
     agent = assistant(remember=True, session="alice")
     talk(user(), agent, "I keep my bicycle in the cellar.")
@@ -400,16 +644,21 @@ def test_a_model_uses_the_memory_as_tools():
         call_of("recall", {"query": "deadline"}),
         call_of("get", {"key": "budget"}),
         call_of("get", {"key": ""}),
+        call_of("set", {"key": "conversation_history", "value": "gone"}),
+        call_of("set", {"key": "session:alice:messages", "value": "gone"}),
         "Done.",
     ]
     with serving_model(*calls) as model:
         agent = ConversableAgent("planner", llm_config=model.config)
         person = quiet(UserProxyAgent, "user", max_consecutive_auto_reply=9)
         register_memory_tools(memory, caller=agent, executor=person)
-        talk(person, agent, "go", max_turns=6)
+        talk(person, agent, "go", max_turns=8)
     results = [message["content"] for message in model.seen[-1] if message["role"] == "tool"]
     assert results[:4] == ["remembered", "stored under 'budget'", "The deadline is Friday.", "[1,2]"]
     assert "a key has at least one character" in results[4]
+    assert "choose another key" in results[5]
+    assert "choose another key" in results[6]
+    assert memory.keys() == ["budget"]
     assert [note.content for note in memory.recall("deadline")] == ["The deadline is Friday."]
     assert memory.get("budget") == [1, 2]
 
@@ -452,7 +701,13 @@ def test_persist_says_what_it_does_not_take():
     agent = quiet(AssistantAgent, "assistant")
     with pytest.raises(InvalidInput):
         persist(agent, memory=3)
+    with pytest.raises(TypeError, match=r"persist\(\) got an unexpected keyword argument 'bogus'"):
+        persist(agent, bogus=1)
     assert type(agent) is AssistantAgent
+    _, group, manager = team(chat=GroupChat)
+    for thing in (group, manager):
+        with pytest.raises(InvalidInput, match="max_messages=, recall= is for agents"):
+            persist(thing, max_messages=3, recall=True)
 
 
 # Group chats
@@ -550,6 +805,28 @@ def test_two_group_chats_never_share_by_accident():
     assert len(team(names="CAB")[1].messages) == 4
 
 
+def test_group_chats_of_other_members_do_not_mix_in_one_memory():
+    agents, _, manager = team(names="ABC", memory="team")
+    talk(agents[0], manager, "secret")
+    for others in ("DEF", "ABD"):
+        with pytest.raises(InvalidInput, match="give this one a session= of its own"):
+            team(names=others, memory="team")
+        assert team(names=others, memory="team", session=others)[1].messages == []
+
+
+def test_a_group_chat_in_a_memory_goes_on_when_members_join_and_leave():
+    agents, group, manager = team(names="AB", rounds=2, memory="team")
+    talk(agents[0], manager, "one")
+    group.state["topic"] = "birds"
+    agents, group, manager = team(names="ABC", rounds=3, memory="team")
+    assert group.state["topic"] == "birds"
+    talk(agents[0], manager, "two")
+    assert [text for _, _, text in view(agents[2], manager)] == ["one", "B 1", "two", "B 1", "C 1"]
+    agents, group, manager = team(names="BC", rounds=2, memory="team")
+    talk(agents[0], manager, "three")
+    assert texts(team(names="BC", memory="team")[1].messages) == [*texts(group.messages[:5]), "three", "C 1"]
+
+
 def test_a_persistent_agent_keeps_ordinary_group_chats_apart_too():
     agents, _, manager = team(kind=PersistentAgent, names="AB", chat=GroupChat)
     talk(agents[0], manager, "secret")
@@ -587,7 +864,7 @@ def test_resetting_by_the_user_starts_anew():
 def test_a_forgotten_group_chat_is_gone_and_can_be_held_again():
     agents, group, manager = team()
     talk(agents[0], manager, "one")
-    assert group.forget() == 2
+    assert group.forget() == 3
     assert group.messages == group.speaker_history == group.sessions() == []
     agents, group, manager = team()
     group.forget()
@@ -598,15 +875,38 @@ def test_a_forgotten_group_chat_is_gone_and_can_be_held_again():
     assert len(team()[1].messages) == len(team()[1].speaker_history) == 4
 
 
-def test_resetting_the_manager_starts_anew_with_the_next_message():
+@pytest.mark.parametrize("how", ["a chat of this process", "a chat of an earlier one", "persist"])
+def test_resetting_the_manager_starts_anew_at_once(how):
     agents, group, manager = team(rounds=2)
     talk(agents[0], manager, "one")
+    if how != "a chat of this process":
+        agents, group, manager = team(rounds=2, chat=GroupChat if how == "persist" else PersistentGroupChat)
+    if how == "persist":
+        persist(manager)
     manager.reset()
-    assert group.messages == []
+    assert group.messages == team()[1].messages == team()[1].speaker_history == []
     talk(agents[0], manager, "two")
     again = team()[1]
-    assert texts(again.messages) == ["two", "B 2"]
-    assert again.speaker_history == ["A", "B"]
+    assert texts(again.messages)[0] == "two"
+    assert again.speaker_history == group.speaker_history == ["A", "B"]
+
+
+def test_the_messages_of_a_group_chat_are_a_plain_list_that_people_may_store():
+    group = team()[1]
+    assert type(group.messages) is list
+    group.messages = [{"role": "user", "name": "A", "content": "given"}]
+    group.memory.set("backup", group.messages)
+    assert group.memory.get("backup") == group.messages
+
+
+def test_history_that_is_cleared_down_to_its_end_keeps_its_speakers():
+    agents, group, manager = team()
+    talk(agents[0], manager, "one")
+    del group.messages[:2]
+    group.append({"role": "user", "content": "new"}, agents[1])
+    assert group.speaker_history == ["C", "A", "B"]
+    assert group.memory.get("speaker_history") == group.speaker_history
+    assert group.memory.get("messages") == group.messages
 
 
 @pytest.mark.parametrize("kind", [ConversableAgent, PersistentAgent])
@@ -625,6 +925,36 @@ def test_resuming_by_hand_saves_nothing_twice(kind, chat):
         lines = [line["message"] for line in agents[1].memory.get("conversation_history")]
         assert lines.count("one") == 1
         assert lines.count("C 1") == 1
+
+
+@pytest.mark.parametrize("chat", [GroupChat, PersistentGroupChat])
+def test_resuming_by_hand_after_a_restart_doubles_nothing(chat):
+    agents, group, manager = team(kind=PersistentAgent, chat=chat)
+    talk(agents[0], manager, "one")
+    said = [dict(message) for message in group.messages]
+    agents, group, manager = team(kind=PersistentAgent, chat=chat)
+    last, message = manager.resume(messages=said, silent=True)
+    last.initiate_chat(manager, message=message, clear_history=False, silent=True, max_turns=1)
+    assert texts(group.messages)[:4] == texts(said)
+    for agent in agents:
+        lines = [line["message"] for line in agent.memory.get("conversation_history")]
+        if VERSION > (0, 2):  # where resume leaves own messages out
+            assert texts(agent.chat_messages[manager])[:4] == texts(said)
+            assert lines[:4] == texts(said)
+        assert texts(agent.chat_messages[manager]).count("one") <= 1
+        assert lines.count("one") == 1
+
+
+def test_other_conversations_stay_when_a_group_chat_is_resumed_by_hand():
+    agents, group, manager = team(kind=PersistentAgent, chat=GroupChat)
+    pair = GroupChat(agents[1:], [], max_round=2, speaker_selection_method="round_robin")
+    other = GroupChatManager(groupchat=pair, llm_config=False, silent=True)
+    talk(agents[0], manager, "one")
+    talk(agents[1], agents[0], "just us")
+    talk(agents[1], other, "elsewhere")
+    manager.resume(messages=[dict(message) for message in group.messages], silent=True)
+    assert texts(agents[1].chat_messages[agents[0]])[0] == "just us"
+    assert texts(agents[1].chat_messages[other])[0] == "elsewhere"
 
 
 def test_resuming_from_an_earlier_point_is_a_new_course():
@@ -681,6 +1011,14 @@ def test_messages_that_a_group_chat_is_given_are_saved_and_seen():
     manager = GroupChatManager(groupchat=again, llm_config=False)
     talk(agents[0], manager, "go on")
     assert [text for _, _, text in view(agents[1], manager)][:2] == ["earlier", "go on"]
+
+
+def test_mere_text_that_a_group_chat_is_given_is_forgotten_as_autogen_does():
+    agents = [says(quiet(ConversableAgent, name)) for name in "AB"]
+    for said in (["go", "B 1"], ["go", "B 1", "go", "B 2"]):
+        group = PersistentGroupChat(agents, ["A group chat"], max_round=2, speaker_selection_method="round_robin")
+        talk(agents[0], GroupChatManager(groupchat=group, llm_config=False), "go")
+        assert texts(group.messages) == texts(group.memory.get("messages")) == said
 
 
 # Processes that end, and memories that are away
@@ -769,6 +1107,29 @@ def test_an_agent_goes_on_without_its_memory_and_saves_later(tmp_path, caplog):
         server.stop()
 
 
+def test_a_group_chat_waits_once_for_a_server_that_never_answers(monkeypatch, caplog):
+    waits = []
+
+    class Counting(_saving.Saver):
+        def _went_away(self, why):
+            if threading.current_thread() is threading.main_thread():  # the others wait on the side
+                waits.append(why)
+            super()._went_away(why)
+
+    monkeypatch.setattr(_saving, "Saver", Counting)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("SCRUBJAY_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("SCRUBJAY_TIMEOUT", "2")
+        agents, group, manager = team(kind=PersistentAgent, names="ABCDE", rounds=10)
+        talk(agents[0], manager, "start")
+        assert len(group.messages) == 10
+        assert all(agent.unsaved == 10 for agent in agents)
+    assert waits == ["no answer within 1 s"]
+    assert len([record for record in caplog.records if record.name == "scrubjay"]) == 1
+    for kept in (*agents, group):
+        kept._session._saver.start_anew()  # nobody will ever answer
+
+
 def test_a_group_chat_that_began_without_its_memory_catches_up(tmp_path):
     from harness import Server
 
@@ -791,6 +1152,22 @@ def test_a_group_chat_that_began_without_its_memory_catches_up(tmp_path):
         assert again.speaker_history == group.speaker_history == ["A", "B"] * 3
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("kind", [ConversableAgent, PersistentAgent])
+def test_autogen_logs_a_group_chat_without_the_api_key(kind, tmp_path):
+    runtime_logging.start(config={"dbname": str(tmp_path / "log.db")})
+    try:
+        agents, group, manager = team(kind=kind, memory=Memory("group", api_key="sj_secret"))
+        talk(agents[0], manager, "one")
+        rows = runtime_logging.get_connection().execute("SELECT name, init_args FROM agents").fetchall()
+    finally:
+        runtime_logging.stop()
+    logged = dict(rows)
+    assert set(logged) == {"A", "B", "C", "chat_manager"}
+    assert json.loads(logged["chat_manager"])["groupchat"]["memory"] == {"namespace": "group"}
+    assert not [name for name, arguments in rows if "sj_secret" in arguments]
+    assert len(group.messages) == 4
 
 
 # The call forms of the articles

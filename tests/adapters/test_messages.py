@@ -65,3 +65,16 @@ def test_a_message_in_itself_is_carried_as_far_as_json_goes(caplog):
     message["context"] = {"self": message}
     assert snapshot(message)["content"] == "hello"
     assert "JSON cannot carry" in caplog.text
+
+
+def test_a_message_of_too_many_parts_leaves_a_mark_in_its_place(caplog):
+    parts = [{"type": "text", "text": "x" * 100} for _ in range(150_000)]
+    assert snapshot({"role": "user", "content": parts}) == {
+        "content": "[a message of too many parts to be saved]",
+        "role": "user",
+    }
+    assert "without all of its text" in caplog.text
+
+
+def test_a_name_is_carried_too():
+    assert snapshot("half \ud83d") == "half ?"

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import socket
 import sqlite3
 import threading
 import time
 from contextlib import closing
+from functools import partial
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harness import serving
-from scrubjay import Memory, Unavailable
+from scrubjay import Forbidden, Memory, Unavailable
 from scrubjay.adapters import _saving
 from scrubjay.adapters._messages import snapshot
 from scrubjay.adapters._saving import Saver, Write, saver_of
 from scrubjay.adapters._sessions import Record, Session, namespace_of, quoted, together
+from scrubjay.adapters._tools import UNREACHED, memory_tools
 from scrubjay.names import check_key, check_namespace
 
 
@@ -121,12 +128,37 @@ def test_what_could_not_be_written_is_written_later_and_in_order(memory, caplog)
         failing.away = False
         assert settled(saver)
     assert memory.get("log") == list(range(100))
-    assert [(record.levelname, record.getMessage().split(": ")[1][:7]) for record in caplog.records] == [
-        ("WARNING", "away. T"),
-        ("INFO", "is back"),
+    assert [(record.levelname, record.getMessage().split(": ")[1][:10]) for record in caplog.records] == [
+        ("WARNING", "away. The "),
+        ("INFO", "everything"),
     ]
     saver.write(Write("append", "log", 100))
     assert memory.tail("log", 1) == [100]
+
+
+WRITES = st.one_of(
+    st.builds(partial(Write, "append", id=None), st.sampled_from(["log", "log:2"]), st.integers()),
+    st.builds(partial(Write, "set", id=None), st.sampled_from(["k", "log"]), st.none() | st.lists(st.integers())),
+    st.sampled_from([Write("drop", "lo"), Write("drop", "log:")]),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=st.lists(st.tuples(WRITES, st.booleans()), max_size=15))
+def test_whatever_fails_meanwhile_the_memory_ends_as_it_was_written(steps):
+    with TemporaryDirectory() as folder, Memory("agent", path=f"{folder}/memory.db", durability="fast") as memory:
+        failing = Failing(memory)
+        saver = Saver(failing)
+        expected = dict.fromkeys(("k", "log", "log:2"))
+        for write, failing.away in steps:
+            saver.write(write)
+            expected = {key: write.applied(key, value) for key, value in expected.items()}
+            for key, value in expected.items():
+                known, seen = saver.look(key)
+                assert seen == value or not known
+        failing.away = False
+        assert settled(saver)
+        assert {key: memory.get(key) for key in expected} == expected
 
 
 def test_a_memory_that_hangs_is_waited_for_once(memory, monkeypatch):
@@ -144,6 +176,37 @@ def test_a_memory_that_hangs_is_waited_for_once(memory, monkeypatch):
     assert memory.get("log") == list(range(50))
 
 
+def test_a_memory_that_answers_but_always_late_is_waited_for_once(memory, monkeypatch, caplog):
+    monkeypatch.setattr(_saving, "PATIENCE", 0.05)
+    in_vain = []
+
+    class Counting(Saver):
+        def _went_away(self, why):
+            in_vain.append(why)
+            super()._went_away(why)
+
+    class Late:
+        namespace, place, api_key = "agent", "http://far", None
+        seconds = 0.1
+
+        def append(self, *args, **options):
+            time.sleep(self.seconds)
+            return memory.append(*args, **options)
+
+    late = Late()
+    saver = Counting(late)
+    for number in range(5):
+        saver.write(Write("append", "log", number))
+        assert settled(saver)
+    assert memory.get("log") == list(range(5))
+    assert len(in_vain) == len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+    late.seconds = 0
+    monkeypatch.setattr(_saving, "PATIENCE", 10)
+    saver.write(Write("append", "log", 5))
+    assert settled(saver)
+    assert not saver.down
+
+
 def test_a_server_that_accepts_and_never_answers_is_waited_for_once(memory, monkeypatch):
     monkeypatch.setattr(_saving, "PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -159,6 +222,32 @@ def test_a_server_that_accepts_and_never_answers_is_waited_for_once(memory, monk
     session._saver.memory = memory
     assert settled(session._saver)
     assert memory.get("log") == messages
+
+
+def test_a_server_that_never_answers_is_waited_for_once_by_all_who_save_there(monkeypatch, caplog):
+    in_vain = []
+
+    class Counting(Saver):
+        def _went_away(self, why):
+            if threading.current_thread() is threading.main_thread():
+                in_vain.append(why)
+            super()._went_away(why)
+
+    monkeypatch.setattr(_saving, "Saver", Counting)
+    monkeypatch.setattr(_saving, "ASK_AGAIN", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        sessions = [Session(Memory(f"agent-{i}", url=url, timeout=1), "default") for i in range(5)]
+        for number in range(10):
+            for session in sessions:
+                session.write(session.appended("log", number))
+                assert session.get("other") is None
+            time.sleep(0.02)  # so that it is asked again and again, on the side
+    assert in_vain == ["no answer within 1 s"]
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+    assert [session.unsaved for session in sessions] == [10] * 5
+    for session in sessions:
+        session._saver.start_anew()  # nobody will ever answer
 
 
 def test_a_file_that_another_program_has_locked_is_waited_for_once(memory, monkeypatch):
@@ -188,6 +277,104 @@ def test_a_quota_is_waited_for_like_an_outage(tmp_path):
         assert memory.get("log") == [0, 1, 2, 3, 4, 5]
 
 
+def full(memory, room):
+    """A namespace with that much room left."""
+    memory.set("ballast", "x" * 100_000)
+    memory.set_quota(max_bytes=memory.usage().bytes + room)
+
+
+def test_a_message_too_large_for_the_room_left_is_saved_whole_once_there_is_room(memory):
+    full(memory, room=50_000)
+    saver = Saver(memory)
+    for message in ("before", "x" * 100_000, "after"):
+        saver.write(Write("append", "log", message))
+    assert memory.get("log") == ["before"]
+    assert saver.get("log") == ["before", "x" * 100_000, "after"]
+    memory.set_quota(max_bytes=0)
+    assert settled(saver)
+    assert memory.get("log") == ["before", "x" * 100_000, "after"]
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["the process goes on", "the process ends"])
+def test_a_message_too_large_for_the_room_left_does_not_hold_up_the_others_for_ever(memory, monkeypatch, caplog, ends):
+    full(memory, room=50_000)
+    monkeypatch.setattr(_saving, "HOLD_UP", 600 if ends else 0)
+    saver = Saver(memory)
+    saver.write(Write("append", "log", {"content": "x" * 100_000}))
+    saver.write(Write("set", "large", ["y" * 100_000]), Write("remember", "notes", {"content": "z" * 100_000}))
+    saver.write(Write("append", "log", {"content": "after"}))
+    if not ends:
+        with saver._changed:
+            assert saver._changed.wait_for(lambda: not saver.unsaved, 30)
+    assert settled(saver)
+    excerpt, after = memory.get("log")
+    assert excerpt["content"].startswith("x" * 1_000 + "… [99,000 more characters")
+    assert after == {"content": "after"}
+    assert memory.notes()[0].content.startswith("zzz")
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "an excerpt of what was to be saved under 'log'" in errors[0]
+    assert "nothing of what was to be saved under 'large'" in errors[1]
+    assert "an excerpt of a note" in errors[2]
+    assert len(errors) == 3
+
+
+def test_a_full_namespace_is_waited_for_and_loses_nothing(memory, monkeypatch):
+    monkeypatch.setattr(_saving, "HOLD_UP", 0)
+    full(memory, room=100)
+    saver = Saver(memory)
+    for message in ("x" * 5_000, "y" * 200):
+        saver.write(Write("append", "log", message))
+    saver.write(Write("set", "k", "v" * 200))
+    saver._hurry.set()
+    time.sleep(0.2)
+    assert (saver.unsaved, memory.get("log")) == (3, None)
+    memory.delete("ballast")
+    assert settled(saver)
+    assert memory.get("log") == ["x" * 5_000, "y" * 200]
+
+
+def test_a_message_that_the_server_never_takes_is_saved_as_an_excerpt(memory, caplog):
+    saver = Saver(memory)
+    saver.write(Write("append", "log", {"content": "é" * 20_000_000}), Write("append", "log", "next"))
+    assert settled(saver)
+    excerpt, following = memory.get("log")
+    assert excerpt["content"].endswith("[19,999,000 more characters were too much to be saved]")
+    assert following == "next"
+    assert "saved an excerpt" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
+def test_a_child_that_is_forked_while_a_saver_is_looked_up_saves_too(memory):
+    with _saving._savers._lock:
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            saver_of(memory).write(Write("append", "log", "child"))
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert memory.get("log") == ["child"]
+
+
+def test_a_memory_that_may_only_be_read_is_warned_about_once(memory, caplog):
+    class ReadOnly:
+        namespace, place, api_key = memory.namespace, memory.place, None
+        get = memory.get
+
+        def append(self, *_, **__):
+            raise Forbidden("this api key may only read")
+
+    saver = Saver(ReadOnly())
+    for number in range(20):
+        saver.write(Write("append", "log", number))
+        saver.get("other")
+        time.sleep(0.01)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert saver.get("log") == list(range(20))
+    saver.memory = memory
+    assert settled(saver)
+    assert memory.get("log") == list(range(20))
+
+
 def test_a_write_that_can_never_succeed_does_not_stop_the_others(memory, caplog):
     memory.set("log", "no list")
     saver = Saver(memory)
@@ -201,13 +388,62 @@ def test_erasing_takes_the_waiting_writes_along(memory):
     memory.update({"a:1": 1, "a:2": 2, "b:1": 3})
     failing = Failing(memory)
     saver = Saver(failing)
+
+    def is_a(key):
+        return key.startswith("a:")
+
     saver.write(Write("append", "a:3", 1), Write("append", "b:2", 1))
     with pytest.raises(Unavailable):
-        saver.erase("a:")
+        saver.erase("a:", is_a)
     failing.away = False
-    assert saver.erase("a:") == 2
+    assert saver.erase("a:", is_a) == 2
     assert settled(saver)
     assert memory.keys() == ["b:1", "b:2"]
+
+
+def test_a_write_on_its_way_is_seen_once(memory):
+    written, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        namespace, place, api_key = memory.namespace, memory.place, None
+        get = memory.get
+
+        def append(self, *args, **options):
+            memory.append(*args, **options)
+            written.set()
+            go_on.wait(30)
+
+    saver = Saver(Slow())
+    writer = threading.Thread(target=saver.write, args=(Write("append", "log", 1),))
+    writer.start()
+    written.wait(30)
+    threading.Timer(0.1, go_on.set).start()
+    assert saver.get("log") == [1]
+    writer.join()
+
+
+def test_a_long_read_holds_up_no_write_and_sees_it(memory):
+    reading, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        namespace, place, api_key = memory.namespace, memory.place, None
+        append = memory.append
+
+        def get(self, key):
+            value = memory.get(key)
+            reading.set()
+            go_on.wait(30)
+            return value
+
+    saver, seen = Saver(Slow()), []
+    reader = threading.Thread(target=lambda: seen.append(saver.get("log")))
+    reader.start()
+    reading.wait(30)
+    saver.write(Write("append", "log", 1))
+    assert memory.get("log") == [1]
+    go_on.set()
+    reader.join()
+    assert seen == [[1]]
 
 
 def test_all_handles_on_a_namespace_share_one_line(memory):
@@ -217,18 +453,19 @@ def test_all_handles_on_a_namespace_share_one_line(memory):
 
 
 def test_a_conversation_that_could_not_be_read_is_caught_up_with(memory):
-    memory.append("log", "old 1", "old 2")
+    old, new = ([{"content": f"{when} {number}"} for number in (1, 2)] for when in ("old", "new"))
+    memory.append("log", *old)
     failing = Failing(memory)
     session = Session(memory, "default")
     session._saver.memory = failing
     record = Record(session, "log")
-    messages = ["new 1"]
+    messages = new[:1]
     session.write(*record.follow(messages))
     failing.away = False
     assert settled(session._saver)
-    messages.append("new 2")
+    messages.append(new[1])
     session.write(*record.follow(messages))
-    assert messages == record.rows == memory.get("log") == ["old 1", "old 2", "new 1", "new 2"]
+    assert messages == record.rows == memory.get("log") == [*old, *new]
 
 
 def test_a_namespace_can_be_made_of_any_names():
@@ -266,6 +503,19 @@ def test_a_handle_that_its_user_closes_takes_no_other_agent_along(tmp_path):
             assert saver_of(brief) is saver
         saver.write(Write("append", "log", "still there"))
         assert lasting.get("log") == ["still there"]
+
+
+def test_tools_say_when_the_memory_is_away(memory):
+    tools = {tool.__name__: tool for tool in memory_tools(memory)}
+    saver = saver_of(memory)
+    saver.memory = Failing(memory)
+    assert tools["get"]("k") == UNREACHED
+    assert tools["recall"]("k") == UNREACHED
+    tools["set"]("k", "1")
+    assert tools["get"]("k") == "1"
+    saver.memory = memory
+    assert settled(saver)
+    assert (memory.get("k"), tools["get"]("other")) == (1, "nothing is stored under 'other'")
 
 
 def test_names_of_any_length_make_keys():

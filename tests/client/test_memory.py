@@ -574,6 +574,10 @@ assert sorted(memory.get("list")) == sorted(done), (len(memory.get("list")), len
     assert done.returncode == 0, done.stderr
 
 
+def test_whoever_logs_the_attributes_of_a_memory_logs_no_api_key(tmp_path):
+    assert vars(Memory("a", path=tmp_path / "a.db", api_key="secret")) == {"namespace": "a"}
+
+
 def test_a_closed_memory_says_so_and_a_copy_opens_its_own(open_memory):
     memory = open_memory()
     memory.set("k", 1)

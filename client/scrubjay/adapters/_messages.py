@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from scrubjay.errors import InvalidInput
+from scrubjay.errors import InvalidInput, ValueTooLarge
+from scrubjay.names import MAX_WRITE_BYTES
 from scrubjay.recall.context import count_tokens
 from scrubjay.values import MAX_DEPTH, decode, encode
 
@@ -17,6 +18,8 @@ TOKENS_PER_MESSAGE = 4
 
 log = logging.getLogger("scrubjay")
 
+_CUTS = (2**23, 2**21, 2**18, 2**12)
+"""Characters to which texts are cut, the first length that fits: one may take up to 6 bytes as JSON."""
 _NOTHING = object()
 
 
@@ -24,11 +27,25 @@ def snapshot(message: Any) -> Any:
     """The message as it is now and as JSON can carry it: frameworks change and share the original."""
     try:
         return decode(encode(message))
+    except ValueTooLarge as error:
+        log.error("a message is saved without all of its text: %s", error)  # noqa: TRY400 - it is kept as far as can be
+        carried = message
     except InvalidInput:
         left_out: list[str] = []
         carried = _carried(message, "", left_out)
-    log.warning("a message is saved without %s, which JSON cannot carry", ", ".join(left_out) or "half characters")
-    return {"content": "", **decode(encode(carried))}
+        log.warning("a message is saved without %s, which JSON cannot carry", ", ".join(left_out) or "half characters")
+    fitting = _fitting(carried)
+    return {"content": "", **fitting} if isinstance(fitting, dict) else fitting
+
+
+def _fitting(message: Any) -> Any:
+    """A copy of the message with its texts cut as far as they must be for a memory to take it."""
+    for most in (MAX_WRITE_BYTES, *_CUTS):
+        try:
+            return decode(encode(shortened(message, most)))
+        except ValueTooLarge:
+            pass
+    return {"role": message.get("role", "user"), "content": "[a message of too many parts to be saved]"}
 
 
 def _carried(value: Any, place: str, left_out: list[str], depth: int = 1) -> Any:
@@ -52,6 +69,25 @@ def _carried(value: Any, place: str, left_out: list[str], depth: int = 1) -> Any
         left_out.append(place)
         return _NOTHING
     return value
+
+
+def shortened(value: Any, most: int) -> Any:
+    """The value with every text in it cut to `most` characters, and what is missing said at the cut."""
+    if isinstance(value, str) and len(value) > most:
+        return f"{value[:most]}… [{len(value) - most:,} more characters were too much to be saved]"
+    if isinstance(value, dict):
+        return {name: shortened(part, most) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [shortened(part, most) for part in value]
+    return value
+
+
+def text_of(message: Message) -> str:
+    """The words of a message, be it one text or parts of which some are images."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def fitted(messages: Sequence[Message], max_messages: int | None, max_tokens: int | None) -> list[Message]:

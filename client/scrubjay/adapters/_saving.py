@@ -3,6 +3,9 @@
 A write is queued, and the agent waits until it is done: what an agent was told is stored before
 it answers. When that takes longer than PATIENCE, or fails, the agent goes on at once from then
 on, and a thread writes what has queued up as soon as the memory can be reached again, in order.
+
+A server that does not answer is waited for once, by whoever asks first: all agents of the process
+that have a namespace there go on without it until somebody has reached it again.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, NamedTuple, TypeVar
 
-from scrubjay.errors import Conflict, InvalidInput, QuotaExceeded
+from scrubjay.errors import Conflict, InvalidInput, QuotaExceeded, ScrubjayError, Unavailable, ValueTooLarge
 from scrubjay.forks import Forkable
 from scrubjay.memory import Memory
+
+from ._messages import shortened
 
 T = TypeVar("T")
 
@@ -35,15 +40,24 @@ SHORTEST_PAUSE = 0.02
 """Seconds between attempts even when the process is about to end."""
 FIRST_RETRY, LAST_RETRY = 0.2, 15.0
 """Seconds between attempts while the memory cannot be reached: doubled from the first to the last."""
+HOLD_UP = 60.0
+"""Seconds that a write which is too large for the room left may hold up those behind it."""
+ROOM = 16 * 1024
+"""Bytes: with as much left a namespace is not full, and what it refuses is too large by itself."""
+EXCERPT = 1_000
+"""Characters that are kept of each text in a message that is too large."""
+BEFORE = " (before)"
+"""Behind the key of a stored value that another was to take the place of unread."""
 
 log = logging.getLogger("scrubjay")
 
 _NO_ANSWER = f"no answer within {PATIENCE:g} s"
+_UNREAD: Any = object()
 
 
 class Write(NamedTuple):
-    """One change of a memory: append, set (None deletes), drop (every key that starts with `key`), or remember
-    (a note that goes where `key` goes).
+    """One change of a memory: append, set (None deletes), merge (into what is stored by then), drop (every key that
+    starts with `key`), or remember (a note that goes where `key` goes).
     """
 
     verb: str
@@ -57,6 +71,11 @@ class Write(NamedTuple):
             memory.append(self.key, self.value, once=self.id)
         elif self.verb == "set":
             memory.set(self.key, self.value)
+        elif self.verb == "merge":
+            stored = memory.get(self.key)
+            merged = self._merged(stored)
+            kept = {} if stored is None or _holds(merged, stored) else {self.key + BEFORE: stored}
+            memory.update({self.key: merged, **kept})
         elif self.verb == "remember":
             memory.remember(**self.value)
         else:
@@ -68,14 +87,54 @@ class Write(NamedTuple):
             return [*(value or ()), self.value]
         if self.verb == "set" and key == self.key:
             return self.value
+        if self.verb == "merge" and key == self.key:
+            return self._merged(value)
         return None if self.verb == "drop" and key.startswith(self.key) else value
+
+    def _merged(self, stored: Any) -> Any:
+        both = isinstance(stored, dict) and isinstance(self.value, dict)
+        return {**stored, **self.value} if both else self.value
+
+    def excerpt(self) -> Write | None:
+        """The same with its texts cut, for a memory that cannot take the whole; None when that makes no difference."""
+        if self.verb not in ("append", "remember"):
+            return None
+        cut = shortened(self.value, EXCERPT)
+        return None if cut == self.value else self._replace(value=cut)
+
+
+def _holds(value: Any, part: Any) -> bool:
+    """Whether nothing of `part` is missing in `value`."""
+    both = isinstance(value, dict) and isinstance(part, dict)
+    return part.items() <= value.items() if both else bool(value == part)
+
+
+class Place:
+    """A file or a server, as all who save there know it."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self._ask_again_at = 0.0
+
+    def went_away(self) -> None:
+        self.away = True
+        self._ask_again_at = time.monotonic() + ASK_AGAIN
+
+    def is_due(self) -> bool:
+        """Whether it is time to ask again; for one of those who ask."""
+        due = time.monotonic() >= self._ask_again_at
+        if due:
+            self._ask_again_at = time.monotonic() + ASK_AGAIN
+        return due
 
 
 class Saver(Forkable):
     """All writes of this process to one namespace, one after the other."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, place: Place | None = None) -> None:
         self.memory = memory
+        self._place = place or Place()
+        self._is_remote = is_remote(memory)
         self.start_anew()
         self.watch_forks()
 
@@ -88,11 +147,21 @@ class Saver(Forkable):
         self._draining = False
         self._done = 0
         self._failures = 0
-        self._ask_again_at = 0.0
-        self.down = False
-        """Whether the memory cannot be reached: neither written nor read."""
-        self.refused = False
+        self._behind = False
+        """Whether something waits that could not be written at first; agents do not wait for it."""
+        self._denied = False
+        """Whether this namespace is refused, at a place that can be reached."""
+        self._refused_at: float | None = None
+
+    @property
+    def down(self) -> bool:
+        """Whether the memory can be neither written nor read."""
+        return self._place.away or self._denied
+
+    @property
+    def refused(self) -> bool:
         """Whether it refuses what is written, a quota used up; it can still be read."""
+        return self._refused_at is not None
 
     @property
     def unsaved(self) -> int:
@@ -109,55 +178,90 @@ class Saver(Forkable):
             if not self._draining:
                 self._draining = True
                 threading.Thread(target=self._drain, name="scrubjay-saver", daemon=True).start()
-            in_time = self._changed.wait_for(lambda: self._done >= ticket or self.down or self.refused, PATIENCE)
+            in_time = self._changed.wait_for(lambda: self._done >= ticket or self._behind or self._place.away, PATIENCE)
+            if in_time and self._done < ticket:
+                self._behind = True
         if not in_time:
-            self._went_down(_NO_ANSWER)
+            self._went_away(_NO_ANSWER)
 
     def read(self, get: Callable[[], T], otherwise: T) -> T:
         """What `get` returns, or `otherwise` when that takes too long or fails; a wrong call is the caller's."""
-        if self.down and time.monotonic() < self._ask_again_at:
-            return otherwise
+        patience = PATIENCE if self._is_remote else FILE_PATIENCE
+        if self._place.away and self._is_remote:
+            if not self._place.is_due():
+                return otherwise
+            patience = 0.0  # it has been waited for, and is asked on the side
         answer: list[T] = []
         wrong: list[InvalidInput] = []
 
         def ask() -> None:
+            asked_at = time.monotonic()
             try:
                 answer.append(get())
+                self._reached(asked_at)
             except InvalidInput as error:
                 wrong.append(error)
             except Exception as error:  # noqa: BLE001 - whatever it is, the agent must not see it
-                self._went_down(str(error))
+                self._failed(error)
 
         thread = threading.Thread(target=ask, name="scrubjay-reader", daemon=True)
         thread.start()
-        thread.join(PATIENCE if is_remote(self.memory) else FILE_PATIENCE)
-        if thread.is_alive():
-            self._went_down(_NO_ANSWER)
-        elif answer and not self._queue:
-            self._came_back()
+        thread.join(patience)
+        if thread.is_alive() and patience:
+            self._went_away(_NO_ANSWER)
         if wrong:
             raise wrong[0]
         return answer[0] if answer else otherwise
 
+    def look(self, key: str) -> tuple[bool, Any]:
+        """Whether the memory could be read, and the value as it is stored or about to be."""
+        stored, waiting = self._read_with_queue(lambda: self.memory.get(key))
+        value = None if stored is _UNREAD else stored
+        for write in waiting:
+            value = write.applied(key, value)
+        return stored is not _UNREAD, value
+
+    def look_all(self, prefix: str) -> dict[str, Any] | None:
+        """All values whose keys start like this, as they are or are about to be; None when they cannot be read."""
+        values, waiting = self._read_with_queue(lambda: self.memory.get_many(self.memory.keys(prefix)))
+        if values is _UNREAD:
+            return None
+        for write in waiting:
+            if write.key.startswith(prefix):
+                values[write.key] = write.applied(write.key, values.get(write.key))
+        return {key: value for key, value in values.items() if value is not None}
+
+    def _read_with_queue(self, get: Callable[[], Any]) -> tuple[Any, list[Write]]:
+        """What is stored and what waits, as they are between two writes: one in the middle would count twice."""
+
+        def both() -> tuple[Any, list[Write]]:
+            done = self._done
+            if not self._queue:  # a long read holds nobody up, unless there is something to be held up
+                value = get()
+                if not self._queue and self._done == done:
+                    return value, []
+            between = self._working.acquire(timeout=0 if self._place.away else PATIENCE)
+            try:
+                return get(), list(self._queue)
+            finally:
+                if between:
+                    self._working.release()
+
+        return self.read(both, (_UNREAD, list(self._queue)))
+
     def get(self, key: str) -> Any:
         """The value as it is stored or about to be; None when there is none or it cannot be reached."""
-        value = self.read(lambda: self.memory.get(key), None)
-        for write in list(self._queue):
-            value = write.applied(key, value)
-        return value
+        return self.look(key)[1]
 
-    def erase(self, prefix: str, *, but: str | None = None) -> int:
+    def erase(self, prefix: str, is_meant: Callable[[str], bool]) -> int:
         """Delete keys for good, waiting writes included. This one fails loudly: it is a promise to somebody."""
-
-        def meant(key: str) -> bool:
-            return key.startswith(prefix) and not (but and key.startswith(but))
-
-        with self._working, self._changed:
-            kept = [write for write in self._queue if not meant(write.key)]
-            self._done += len(self._queue) - len(kept)
-            self._queue = deque(kept)
-            self._changed.notify_all()
-            keys = [key for key in self.memory.keys(prefix) if meant(key)]
+        with self._working:
+            with self._changed:
+                kept = [write for write in self._queue if not is_meant(write.key)]
+                self._done += len(self._queue) - len(kept)
+                self._queue = deque(kept)
+                self._changed.notify_all()
+            keys = [key for key in self.memory.keys(prefix) if is_meant(key)]
             self.memory.update(dict.fromkeys(keys))
         return len(keys)
 
@@ -182,7 +286,7 @@ class Saver(Forkable):
             with self._changed:
                 if not self._queue:
                     self._draining = False
-                    self._came_back()
+                    self._caught_up()
                     return
             if self._write_first():
                 pause, self._failures = FIRST_RETRY, 0
@@ -199,15 +303,17 @@ class Saver(Forkable):
         with self._working:
             if not self._queue:
                 return True
+            asked_at = time.monotonic()
             try:
-                self._queue[0].run(self.memory)
+                self._run(self._queue[0])
+                self._reached(asked_at)
             except QuotaExceeded as error:
                 self._was_refused(str(error))
                 return False
             except (InvalidInput, Conflict) as error:  # no retry will ever change this
                 log.error("%r: not saved: %s", self.memory, error)  # noqa: TRY400 - the cause is in the message
             except Exception as error:  # noqa: BLE001 - whatever it is, the agent must not see it
-                self._went_down(str(error))
+                self._failed(error)
                 return False
             with self._changed:
                 self._queue.popleft()
@@ -215,56 +321,104 @@ class Saver(Forkable):
                 self._changed.notify_all()
         return True
 
+    def _run(self, write: Write) -> None:
+        """Write it; what is too large by itself must not hold up the rest for ever, and gives way to an excerpt."""
+        try:
+            write.run(self.memory)
+        except (ValueTooLarge, QuotaExceeded) as error:
+            if isinstance(error, QuotaExceeded) and not self._is_too_large_by_itself(error):
+                raise
+            excerpt = write.excerpt()
+            if excerpt:
+                excerpt.run(self.memory)
+            what = "a note" if write.verb == "remember" else f"what was to be saved under {write.key!r}"
+            part = "an excerpt" if excerpt else "nothing"
+            log.error("%r: saved %s of %s: %s", self.memory, part, what, error)  # noqa: TRY400 - the cause is there
+
+    def _is_too_large_by_itself(self, error: QuotaExceeded) -> bool:
+        """Whether there is room for others, and they have waited long enough for somebody to make more of it."""
+        if error.retry_after is not None or self._refused_at is None:
+            return False
+        if time.monotonic() < self._refused_at + HOLD_UP and not self._hurry.is_set():
+            return False
+        usage = self.memory.usage()
+        return usage.max_bytes - usage.bytes >= ROOM
+
     def _was_refused(self, why: str) -> None:
+        self._go_on_without(why)
+        if self._refused_at is None:
+            self._refused_at = time.monotonic()
+
+    def _failed(self, error: Exception) -> None:
+        """Foreign errors count as a place that does not work; a refusal is this namespace's alone."""
+        if isinstance(error, Unavailable) or not isinstance(error, ScrubjayError):
+            self._went_away(str(error))
+        else:
+            self._go_on_without(str(error))
+            self._denied = True
+
+    def _went_away(self, why: str) -> None:
+        self._go_on_without(why)
+        self._place.went_away()
+
+    def _go_on_without(self, why: str) -> None:
+        """Let nobody wait for what is in the queue, and say so once until everything is saved."""
         with self._changed:
-            if not self.refused:
-                self.refused = True
+            if not (self._behind or self.down):
                 log.warning("%r: %s. The agent goes on; what it is told is kept and saved later.", self.memory, why)
-                _unsaved.add(self)
+            self._behind = bool(self._queue)
             self._changed.notify_all()
 
-    def _went_down(self, why: str) -> None:
-        with self._changed:
-            self._ask_again_at = time.monotonic() + ASK_AGAIN
-            if not self.down:
-                self.down = True
-                log.warning("%r: %s. The agent goes on; what it is told is kept and saved later.", self.memory, why)
-                _unsaved.add(self)
-            self._changed.notify_all()
+    def _reached(self, asked_at: float) -> None:
+        """Who answers, but not as long as agents wait, is still away to them: they have waited for it once."""
+        if time.monotonic() < asked_at + PATIENCE:
+            self._place.away = self._denied = False
 
-    def _came_back(self) -> None:
-        with self._changed:
-            if self.down or self.refused:
-                self.down = self.refused = False
-                log.info("%r: is back, and everything is saved", self.memory)
-            self._changed.notify_all()
+    def _caught_up(self) -> None:
+        self._refused_at = None
+        if self._behind:
+            self._behind = False
+            log.info("%r: everything is saved", self.memory)
+        self._changed.notify_all()
 
 
-# One for all handles on a namespace: agents made per request must not overtake one another's
-# messages, nor each wait for a memory of which it is known that it is down.
-_savers: weakref.WeakValueDictionary[tuple[str, str, str | None], Saver] = weakref.WeakValueDictionary()
-_savers_lock = threading.Lock()
-_unsaved: weakref.WeakSet[Saver] = weakref.WeakSet()
+class _Savers(Forkable):
+    """One for all handles on a namespace: agents made per request must not overtake one another's
+    messages, nor each wait for a memory of which it is known that it is away.
+    """
+
+    def __init__(self) -> None:
+        self._open: weakref.WeakValueDictionary[tuple[str, str, str | None], Saver] = weakref.WeakValueDictionary()
+        self._places: dict[str, Place] = {}
+        self.start_anew()
+        self.watch_forks()
+
+    def start_anew(self) -> None:
+        self._lock = threading.Lock()
+
+    def saver_of(self, memory: Memory) -> Saver:
+        at = (memory.namespace, memory.place, memory.api_key)
+        with self._lock:
+            saver = self._open.get(at)
+            if saver is None:
+                if not self._open:  # after the first Memory, so that at the end this comes before files are closed
+                    atexit.unregister(self.flush_all)
+                    atexit.register(self.flush_all)
+                # A handle of its own: the user may close theirs while another agent still writes.
+                saver = self._open[at] = Saver(copy(memory), self._places.setdefault(memory.place, Place()))
+            return saver
+
+    def flush_all(self) -> None:
+        give_up_at = time.monotonic() + LAST_CHANCE
+        for reference in self._open.valuerefs():  # a list of its own, whatever other threads still do
+            saver = reference()
+            if saver is not None and saver.unsaved:
+                saver.flush(max(give_up_at - time.monotonic(), 0))
 
 
-def saver_of(memory: Memory) -> Saver:
-    at = (memory.namespace, memory.place, memory.api_key)
-    with _savers_lock:
-        saver = _savers.get(at)
-        if saver is None:
-            if not _savers:  # after the first Memory, so that at the end this comes before files are closed
-                atexit.unregister(_flush_all)
-                atexit.register(_flush_all)
-            # A handle of its own: the user may close theirs while another agent still writes.
-            saver = _savers[at] = Saver(copy(memory))
-        return saver
+_savers = _Savers()
+saver_of = _savers.saver_of
 
 
 def is_remote(memory: Memory) -> bool:
     return memory.place.startswith("http")
-
-
-def _flush_all() -> None:
-    give_up_at = time.monotonic() + LAST_CHANCE
-    for saver in list(_unsaved):
-        saver.flush(max(give_up_at - time.monotonic(), 0))

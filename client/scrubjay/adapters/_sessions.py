@@ -1,38 +1,54 @@
 """Several conversations in one memory, each under keys of its own.
 
 The session "default" has the plain keys that people expect in a memory (conversation_history);
-those of any other stand behind `session:<name>:`.
+those of any other stand behind `session:<name>:`. Other keys in the same memory are the user's own.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, MutableMapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
-from scrubjay.errors import InvalidInput
+from scrubjay.errors import Conflict, InvalidInput
 from scrubjay.memory import Memory
 from scrubjay.names import MAX_NAMESPACE_CHARS, MAX_RECALL, check_key, shown
 from scrubjay.recall.context import as_context
 from scrubjay.values import decode, encode
 
 from ._messages import snapshot
-from ._saving import Write, is_remote, saver_of
+from ._saving import BEFORE, Write, is_remote, saver_of
 
 DEFAULT = "default"
 MAX_SESSION_BYTES = 128
 """Which leaves room for the rest of the key."""
 MAX_NAME_BYTES = 120
 """Of an agent's name in a key, which may hold two of them and a session's."""
+HISTORY, MESSAGES, SPEAKERS = "conversation_history", "messages", "speaker_history"
+"""What people read. The rest of what is kept stands behind the prefixes below."""
+WITH, STATE = "with:", "state:"
 _MARK = "session:"
 _NOTES = 8
 """Notes that are put into a prompt, if they fit."""
 
+T = TypeVar("T")
+
+log = logging.getLogger("scrubjay")
+
+
+def is_reserved(key: str) -> bool:
+    """Whether conversations are kept there."""
+    return key in (HISTORY, MESSAGES, SPEAKERS) or key.startswith((WITH, STATE, _MARK))
+
 
 class Session:
     """One conversation's part of a memory, read and written without ever failing the agent."""
+
+    __slots__ = ("__dict__", "_saver")  # out of vars(), which AutoGen's logger follows to the end
 
     def __init__(self, memory: Memory, name: str) -> None:
         self.memory = memory
@@ -40,13 +56,13 @@ class Session:
         self._prefix = _prefix(name)
         self._saver = saver_of(memory)
 
-    def is_same_as(self, other: Session) -> bool:
-        return self._saver is other._saver and self.name == other.name
+    def __deepcopy__(self, _memo: object) -> Session:
+        """The copy of an agent is another agent in the same session."""
+        return self
 
-    @property
-    def down(self) -> bool:
-        """Whether the memory cannot be reached just now."""
-        return self._saver.down
+    def is_same_as(self, other: Session, name: str | None = None) -> bool:
+        """Whether it is the other one, or the one of that name in the other's memory."""
+        return self._saver is other._saver and self.name == (name or other.name)
 
     @property
     def unsaved(self) -> int:
@@ -56,10 +72,38 @@ class Session:
     def get(self, key: str) -> Any:
         return self._saver.get(self._prefix + key)
 
-    def keys(self, prefix: str) -> list[str]:
+    def look(self, key: str) -> tuple[bool, Any]:
+        """Whether the memory could be read, and the value."""
+        return self._saver.look(self._prefix + key)
+
+    def look_all(self, prefix: str) -> dict[str, Any] | None:
+        """All values whose keys start like this, by the rest of the key; None when the memory cannot be read."""
         start = self._prefix + prefix
-        found: list[str] = self._saver.read(lambda: self.memory.keys(start), [])
-        return [key.removeprefix(self._prefix) for key in found]
+        found = self._saver.look_all(start)
+        return None if found is None else {key.removeprefix(start): value for key, value in found.items()}
+
+    def parts(self, key: str, stored: Any, kind: type[T]) -> list[T]:
+        """The items of a list that is stored; what else is there is no reason to fail in the middle of a chat."""
+        parts = [part for part in stored if isinstance(part, kind)] if isinstance(stored, list) else []
+        if stored is not None and parts != stored:
+            log.error("%r holds something that is not ours under %r; delete it", self.memory, self._prefix + key)
+        return parts
+
+    def check_list(self, key: str) -> None:
+        """A value of somebody else's where messages are to be appended is better told of before the first one."""
+
+        def is_list() -> bool:
+            try:
+                self._saver.memory.tail(self._prefix + key, 1)
+            except Conflict:
+                return False
+            return True
+
+        if not self._saver.read(is_list, otherwise=True):
+            raise InvalidInput(
+                f"{self._prefix + key!r} in {self.memory!r} is no list, so no messages can be kept there;"
+                " delete it, or give another memory= or session="
+            )
 
     def write(self, *writes: Write) -> None:
         """Save in this order; the makers of writes are below."""
@@ -69,6 +113,10 @@ class Session:
         # A server's answer can be lost, and the append is then sent again; a file's cannot.
         return Write("append", self._prefix + key, item, uuid4().hex if is_remote(self.memory) else None)
 
+    def merged(self, key: str, value: Any) -> Write:
+        """For a value that was assigned before the stored one could be read."""
+        return Write("merge", self._prefix + key, value)
+
     def replaced(self, key: str, value: Any) -> Write:
         return Write("set", self._prefix + key, value)
 
@@ -77,15 +125,16 @@ class Session:
 
     def remembered(self, text: str, sender: str) -> Write:
         note = {"content": text, "type": "interaction", "session": self.name, "metadata": {"sender": sender}}
-        return Write("remember", f"{self._prefix}notes", note)
+        return Write("remember", self._prefix + WITH, note)  # a key that nothing has, and that is forgotten along
 
     def context(self, query: str, seen: set[str], max_tokens: int) -> str:
         """What is remembered about this and not seen anyway: in this session, or in none, for all to know."""
 
         def ask() -> str:
             limit = min(_NOTES + len(seen), MAX_RECALL)
-            own = self.memory.recall(query, limit=limit, session=self.name)
-            common = [note for note in self.memory.recall(query, limit=limit) if note.session is None]
+            memory = self._saver.memory
+            own = memory.recall(query, limit=limit, session=self.name)
+            common = [note for note in memory.recall(query, limit=limit) if note.session is None]
             best = sorted(own + common, key=lambda note: note.score or 0, reverse=True)
             return as_context([note for note in best if note.content not in seen][:_NOTES], max_tokens)
 
@@ -93,18 +142,72 @@ class Session:
 
     def names(self) -> list[str]:
         """Every session of the memory that holds something, this one or not."""
-        keys = self.memory.keys()
-        others = {_name(key) for key in keys if key.startswith(_MARK)}
-        return sorted(others | {DEFAULT for key in keys if not key.startswith(_MARK)})
+        keys = list(filter(is_reserved, self._saver.memory.keys()))
+        return sorted({_name(key) if key.startswith(_MARK) else DEFAULT for key in keys})
 
-    def forget(self, name: str | None) -> int:
-        """Erase a session for good, notes included; how many keys it had."""
-        name = self.name if name is None else name
+    def forget(self, name: str) -> int:
+        """Erase a session for good, notes included; how many keys it had. What else is in the memory stays."""
         prefix = _prefix(name)
-        keys = self._saver.erase(prefix, but=None if prefix else _MARK)
-        for note in self.memory.notes(session=name):
-            self.memory.forget(note.id)
+
+        def is_meant(key: str) -> bool:
+            return key.startswith(prefix) if prefix else is_reserved(key) and not key.startswith(_MARK)
+
+        keys = self._saver.erase(prefix, is_meant)
+        for note in self._saver.memory.notes(session=name):
+            self._saver.memory.forget(note.id)
         return keys
+
+
+class Kept:
+    """What agents and group chats have in common: a session of a memory."""
+
+    memory: Memory
+    session: str
+    state: State
+    _session: Session
+
+    def _open(self, memory: Memory | str | None, session: str, name: str, owner: str | None = None) -> None:
+        """`name` makes the namespace unless a memory is given; `owner`, by default the same, is whose the state is."""
+        self.memory = open_memory(memory, namespace_of("autogen", name))
+        self.session = session
+        self._session = Session(self.memory, session)
+        self.state = State(self._session, owner or name)
+        _kept[id(self)] = self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy is one more that has to be told when the session is forgotten."""
+        self.__dict__.update(state)
+        _kept[id(self)] = self
+
+    @property
+    def unsaved(self) -> int:
+        """How many writes wait because the memory cannot be reached; 0 is the normal state."""
+        return self._session.unsaved
+
+    def sessions(self) -> list[str]:
+        """The sessions that this memory holds."""
+        return self._session.names()
+
+    def forget(self, session: str | None = None) -> int:
+        """Erase a session for good, this one unless another is named; how many keys it had.
+
+        Whoever else is in that session in this process starts anew as well. What you have stored
+        in the same memory under keys of your own stays.
+        """
+        name = self.session if session is None else session
+        erased = self._session.forget(name)
+        for reference in _kept.valuerefs():  # a list of its own, whatever other threads do
+            kept = reference()
+            if kept is not None and kept._session.is_same_as(self._session, name):
+                kept._start_anew()
+                kept.state.start_anew()
+        return erased
+
+    def _start_anew(self) -> None:
+        raise NotImplementedError
+
+
+_kept: WeakValueDictionary[int, Kept] = WeakValueDictionary()  # by identity: a group chat has no hash
 
 
 class Record:
@@ -113,8 +216,8 @@ class Record:
     def __init__(self, session: Session, key: str) -> None:
         self._session = session
         self._key = key
-        self.rows: list[Any] = session.get(key) or []
-        self._complete = not session.down
+        self._complete, stored = session.look(key)
+        self.rows: list[Any] = session.parts(key, stored, dict)
 
     def follow(self, messages: list[Any], **parallel: list[Any]) -> list[Write]:
         """What to write now that `messages` has a new last one; `parallel` lists, by key, go along.
@@ -147,11 +250,11 @@ class Record:
         """Put what could not be read at first before what has been said since; what that is."""
         if self._complete:
             return []
-        stored = self._session.get(self._key) or []
-        if self._session.down:
+        self._complete, value = self._session.look(self._key)
+        if not self._complete:
             return []
-        self._complete = True
-        earlier: list[Any] = stored[: len(stored) - len(self.rows)]
+        stored = self._session.parts(self._key, value, dict)
+        earlier = stored[: len(stored) - len(self.rows)]
         messages[:0] = earlier
         self.rows[:0] = earlier
         return earlier
@@ -160,35 +263,76 @@ class Record:
 class State(MutableMapping[str, Any]):
     """An agent's values by name, such as preferences and counts. What is assigned is saved:
 
-    agent.state["preferences"] = {"language": "Python"}
+        agent.state["preferences"] = {"language": "Python"}
+
+    What is changed inside a value, as by agent.state["seen"].append(1), is saved with the agent's
+    next message, or by agent.state.save().
+
+    While the memory cannot be read the values of earlier are not there. What is assigned meanwhile
+    is saved later: a dict is merged into the stored one. A stored value that gives way to another
+    without ever having been read is kept beside it, as "<name> (before)".
     """
 
     def __init__(self, session: Session, owner: str) -> None:
         self._session = session
-        self._prefix = f"state:{quoted(owner)}:"
-        self._values = {key.removeprefix(self._prefix): session.get(key) for key in session.keys(self._prefix)}
+        self._prefix = f"{STATE}{quoted(owner)}:"
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Read what is stored."""
+        self._values: dict[str, Any] = {}
+        self._saved: dict[str, str] = {}
+        """The JSON text, as saved, of values that others hold and may change."""
+        self._complete = False
+        self._known()
+
+    def _known(self) -> dict[str, Any]:
+        """The values; read now if they could not be read so far."""
+        if not self._complete:
+            found = self._session.look_all(self._prefix)
+            if found is not None:
+                self._values, self._complete = found, True
+                self._saved.clear()
+        return self._values
 
     def __getitem__(self, name: str) -> Any:
-        return self._values[name]
+        value = self._known()[name]
+        if isinstance(value, dict | list) and name not in self._saved:
+            self._saved[name] = encode(value)
+        return value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        write = self._session.replaced(self._prefix + name, decode(encode(value)))
-        check_key(write.key)
-        self._values[name] = value
+        text = encode(value)
+        values = self._known()
+        make = self._session.replaced if self._complete else self._session.merged
+        write = make(self._prefix + name, decode(text))
+        check_key(write.key + BEFORE)
+        values[name], self._saved[name] = value, text
         self._session.write(write)
 
     def __delitem__(self, name: str) -> None:
-        del self._values[name]
+        del self._known()[name]
+        self._saved.pop(name, None)
         self._session.write(self._session.replaced(self._prefix + name, None))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(self._known())
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._known())
 
     def __repr__(self) -> str:
-        return f"State({self._values!r})"
+        return f"State({self._known()!r})"
+
+    def save(self) -> None:
+        """Save what has been changed inside a value."""
+        for name, text in list(self._saved.items()):
+            value = self._values.get(name)
+            try:
+                if isinstance(value, dict | list) and encode(value) != text:
+                    self[name] = value
+            except (InvalidInput, RuntimeError) as error:  # the latter when another thread is changing it just now
+                log.error("state[%r] of %r is not saved: %s", name, self._session.memory, error)  # noqa: TRY400
 
 
 def repeats(rows: list[Any], messages: list[Any]) -> bool:

@@ -11,6 +11,7 @@ from scrubjay.names import check_content, check_key
 from scrubjay.values import decode_body, encode
 
 from ._saving import Write, saver_of
+from ._sessions import is_reserved
 
 UNREACHED = "the memory cannot be reached just now"
 
@@ -26,19 +27,23 @@ def memory_tools(memory: Memory) -> list[Callable[..., str]]:
 
     def recall(query: Annotated[str, "what to look for"], limit: Annotated[int, "how many notes at most"] = 5) -> str:
         """Recall what was remembered about something, best first."""
-        found = saver.read(lambda: [note.content for note in memory.recall(query, limit=limit)], [UNREACHED])
+        found = saver.read(lambda: [note.content for note in saver.memory.recall(query, limit=limit)], [UNREACHED])
         return "\n".join(found) or "nothing is remembered about that"
 
     def get(key: Annotated[str, "the name it was stored under"]) -> str:
         """Get the value that is stored under a key."""
-        value = saver.get(key)
-        return f"nothing is stored under {key!r}" if value is None else encode(value)
+        known, value = saver.look(key)
+        if value is not None:
+            return encode(value)
+        return f"nothing is stored under {key!r}" if known else UNREACHED
 
     def set(  # noqa: A001 - the word of the library, and the name the model sees
         key: Annotated[str, "a name to store it under"], value: Annotated[str, "text, or JSON"]
     ) -> str:
         """Store a value under a key, over what was there."""
-        saver.write(Write("set", check_key(key), _json_or_text(value)))
+        if is_reserved(check_key(key)):
+            raise InvalidInput(f"conversations are kept under {key!r}; choose another key")
+        saver.write(Write("set", key, _json_or_text(value)))
         return f"stored under {key!r}"
 
     return [remember, recall, get, set]

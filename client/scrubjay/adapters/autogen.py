@@ -15,13 +15,29 @@ import sys
 from collections.abc import Callable
 from functools import cache, cached_property, partial
 from importlib import metadata
+from types import FrameType
 from typing import Any, TypeVar
 
 from scrubjay.errors import InvalidInput, MissingExtra
 from scrubjay.memory import Memory
+from scrubjay.names import check_count, shown
 
-from ._messages import Message, fitted, snapshot
-from ._sessions import DEFAULT, Record, Session, State, namespace_of, open_memory, quoted, repeats, together
+from ._messages import Message, fitted, snapshot, text_of
+from ._saving import Write
+from ._sessions import (
+    DEFAULT,
+    HISTORY,
+    MESSAGES,
+    SPEAKERS,
+    WITH,
+    Kept,
+    Record,
+    Session,
+    open_memory,
+    quoted,
+    repeats,
+    together,
+)
 from ._tools import memory_tools
 
 T = TypeVar("T")
@@ -55,44 +71,9 @@ except ImportError as error:
 CONTEXT_TOKENS = 400
 """What `recall=True` may add to a prompt."""
 
+_MEMBERS = f"{WITH}members"
+"""Where the names of a group chat's members are; conversations of agents have another colon in their keys."""
 _RESUMING = ("resume", "a_resume")
-
-
-class Kept:
-    """What agents and group chats have in common: a session of a memory."""
-
-    memory: Memory
-    session: str
-    state: State
-    _session: Session
-    _owner: str
-
-    def _open(self, memory: Memory | str | None, session: str, name: str) -> None:
-        self.memory = open_memory(memory, namespace_of("autogen", name))
-        self.session = session
-        self._session = Session(self.memory, session)
-        self._owner = name
-        self.state = State(self._session, self._owner)
-
-    @property
-    def unsaved(self) -> int:
-        """How many writes wait because the memory cannot be reached; 0 is the normal state."""
-        return self._session.unsaved
-
-    def sessions(self) -> list[str]:
-        """The sessions that this memory holds."""
-        return self._session.names()
-
-    def forget(self, session: str | None = None) -> int:
-        """Erase a session for good, this one unless another is named; how many keys it had."""
-        erased = self._session.forget(session)
-        if session in (None, self._session.name):
-            self._start_anew()
-            self.state = State(self._session, self._owner)
-        return erased
-
-    def _start_anew(self) -> None:
-        raise NotImplementedError
 
 
 class Conversations(dict[Any, list[Message]]):
@@ -126,18 +107,23 @@ class PersistentAgent(ConversableAgent, Kept):
         **kwargs: Any,
     ) -> None:
         super().__init__(name, *args, **kwargs)
-        self._start(memory, session, max_messages, max_tokens, recall, remember)
+        self._start(memory, session, max_messages=max_messages, max_tokens=max_tokens, recall=recall, remember=remember)
 
     def _start(
         self,
         memory: Memory | str | None,
         session: str,
-        max_messages: int | None = None,
-        max_tokens: int | None = None,
-        recall: bool = False,
-        remember: bool = False,
+        *,
+        max_messages: int | None,
+        max_tokens: int | None,
+        recall: bool,
+        remember: bool,
     ) -> None:
+        for name, limit in (("max_messages", max_messages), ("max_tokens", max_tokens)):
+            if limit is not None:
+                check_count(name, limit, least=1)
         self._open(memory, session, self.name)
+        self._session.check_list(HISTORY)
         self._remembers = remember
         self._records: dict[str, Record] = {}
         self._resent: dict[Any, list[Message]] = {}
@@ -153,10 +139,15 @@ class PersistentAgent(ConversableAgent, Kept):
     def _restored(self, peer: Any) -> list[Message]:
         if _keeps_itself(peer):
             return []
+        if self._is_mirrored_by(peer):
+            return [_mirrored(message) for message in peer._oai_messages[self]]
         name = _peer_name(peer)
         known = next((other for other in self._oai_messages if _peer_name(other) == name), None)
         # Two objects of one name have one conversation, whichever of them speaks.
-        return list(self._record(peer).rows) if known is None else self._oai_messages[known]
+        view = list(self._record(peer).rows) if known is None else self._oai_messages[known]
+        if self._is_twin_of(peer) and self not in peer._oai_messages:
+            peer._oai_messages[self] = [_mirrored(message) for message in view]
+        return view
 
     def _record(self, peer: Any) -> Record:
         name = _peer_name(peer)
@@ -166,45 +157,59 @@ class PersistentAgent(ConversableAgent, Kept):
 
     def _key(self, peer: str = "") -> str:
         """Agents that share a memory have conversations of their own in it."""
-        return f"with:{quoted(self.name)}:{quoted(peer)}"
+        return f"{WITH}{quoted(self.name)}:{quoted(peer)}"
 
     def _take_over(self, peer: Any, messages: list[Message]) -> None:
         """Messages from before the agent was persistent, unless they are the stored ones."""
         view = self._oai_messages[peer]
         for message in messages[_overlap(view, messages) :]:
             view.append(message)
-            self._save(peer, self.name if message.get("role") == "assistant" else _author(message, peer))
+            self._save(peer, sending=message.get("role") == "assistant")
 
     def _append_oai_message(self, *args: Any, **kwargs: Any) -> bool:
         appended: bool = super()._append_oai_message(*args, **kwargs)
         if appended:
             peer, sending = _direction(args, kwargs)
-            self._save(peer, self.name if sending else _author(self._oai_messages[peer][-1], peer))
+            self._save(peer, sending=sending)
         return appended
 
-    def _save(self, peer: Any, sender: str) -> None:
+    def _save(self, peer: Any, *, sending: bool) -> None:
         """Save the last message of a conversation, as it is and as people read it."""
         view = self._oai_messages[peer]
-        if _keeps_itself(peer):
+        sender = self.name if sending else _author(view[-1], peer)
+        if _keeps_itself(peer) or self._is_mirrored_by(peer):
             writes, saved = [], None if repeats(self._resent.get(peer, []), view) else snapshot(view[-1])
         else:
             writes = self._record(peer).follow(view)
             saved = writes[-1].value if writes else None
-        if saved is not None and not self._is_told_by(sender, peer):
-            said = _readable(saved)
-            writes.append(self._session.appended("conversation_history", {"sender": sender, "message": said}))
-            if self._remembers and isinstance(said, str) and said.strip():
-                writes.append(self._session.remembered(said, sender))
+        if saved is not None and (sending or not self._is_told_by(sender, peer)):
+            line = {"sender": sender, "message": _readable(saved)}
+            writes.append(self._session.appended(HISTORY, line))
+            if self._remembers and not _uses_tools(saved) and text_of(saved).strip():
+                writes.append(self._session.remembered(text_of(saved), sender))
         self._session.write(*writes)
+        self.state.save()
 
     def _is_told_by(self, sender: str, peer: Any) -> bool:
         """Whether the sender has put it into the same conversation_history itself: agents may share a memory."""
         who = peer.groupchat.agent_by_name(sender) if isinstance(peer, GroupChatManager) else peer
-        return sender != self.name and isinstance(who, PersistentAgent) and who._session.is_same_as(self._session)
+        return self._is_beside(who)
+
+    def _is_twin_of(self, peer: Any) -> bool:
+        """Whether the peer is another agent of the same name in the same session: they have one record for both."""
+        return peer is not self and peer.name == self.name and self._is_beside(peer)
+
+    def _is_beside(self, other: Any) -> bool:
+        """Whether the other is an agent in the same session; not one that is mocked, whatever isinstance says."""
+        return issubclass(type(other), PersistentAgent) and other._session.is_same_as(self._session)
+
+    def _is_mirrored_by(self, peer: Any) -> bool:
+        """Whether the peer keeps this very conversation already; of twins, who looks first does."""
+        return self.name not in self._records and self._is_twin_of(peer) and self.name in peer._records
 
     def _with_context(self, messages: list[Message]) -> list[Message]:
         """What the model is handed, with what is remembered about the last thing said; nothing of it is kept."""
-        said = [text for message in messages if isinstance(text := message.get("content"), str) and text]
+        said = [text for message in messages if (text := text_of(message)).strip()]
         context = self._session.context(said[-1], set(said), CONTEXT_TOKENS) if said else ""
         return [{"role": "system", "content": context}, *messages] if context else messages
 
@@ -225,23 +230,23 @@ class PersistentAgent(ConversableAgent, Kept):
         `conversation_history` still tells what was said; `forget` erases that as well. On its way
         into a chat AutoGen calls this for every agent, and then nothing is cleared.
         """
-        caller, _ = _autogen_caller()
+        caller, manager = _autogen_caller(sys._getframe(1))
         if caller in _RESUMING:
-            self._await_resending()
+            self._await_resending(manager)
         elif caller != "_prepare_chat" or _keeps_itself(recipient):
             super().clear_history(recipient, *args, **kwargs)
-            self._save_cleared(recipient)
+            self._save_cleared(recipient, keeps_some=any((*args, *kwargs.values())))
 
-    def _await_resending(self) -> None:
-        """A group chat is about to hand over its old messages again, one by one."""
-        for peer, view in self._oai_messages.items():
-            if isinstance(peer, GroupChatManager):
-                self._resent[peer] = list(view)
-                view.clear()
+    def _await_resending(self, manager: Any) -> None:
+        """The manager is about to hand over the old messages of its chat again, one by one."""
+        view = self._oai_messages[manager]  # after a restart only now restored
+        unseen = manager.groupchat._unseen_by(self.name) if _keeps_itself(manager) else []
+        self._resent[manager] = [*unseen, *view]
+        view.clear()
 
-    def _save_cleared(self, recipient: Any) -> None:
+    def _save_cleared(self, recipient: Any, *, keeps_some: bool) -> None:
         self._resent.clear()
-        if recipient is None and not self._oai_messages:
+        if recipient is None and not keeps_some:  # also with peers that have not been seen since the restart
             self._start_anew()
             self._session.write(self._session.dropped(self._key()))
         for peer in list(self._oai_messages) if recipient is None else [recipient]:
@@ -251,6 +256,7 @@ class PersistentAgent(ConversableAgent, Kept):
     def _start_anew(self) -> None:
         self._oai_messages.clear()
         self._records.clear()
+        self._resent.clear()
 
 
 class GroupRecord(Record):
@@ -260,11 +266,25 @@ class GroupRecord(Record):
     here, or in the lists, which both have in common.
     """
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(session, "messages")
-        self.speakers: list[str] = session.get("speaker_history") or []
+    def __init__(self, session: Session, members: list[str]) -> None:
+        session.check_list(MESSAGES)
+        before = session.get(_MEMBERS)
+        if isinstance(before, list) and not (set(before) <= set(members) or set(before) >= set(members)):
+            raise InvalidInput(
+                f"{session.memory!r} holds the group chat of {shown(before)} in its session {session.name!r}; give this"
+                " one a session= of its own, or, to replace a member, let the new one join before the old one leaves"
+            )
+        super().__init__(session, MESSAGES)
+        self.members = members
+        self._members_saved = before == members
+        self.speakers: list[str] = session.parts(SPEAKERS, session.get(SPEAKERS), str)
         self.unseen = 0
         """How many messages, from the first, the members have not been told in this process."""
+
+    def introduce(self) -> list[Write]:
+        """Tell the memory once whose chat this is."""
+        told, self._members_saved = self._members_saved, True
+        return [] if told else [self._session.replaced(_MEMBERS, self.members)]
 
     def catch_up(self, messages: list[Message]) -> list[Message]:
         earlier = super().catch_up(messages)
@@ -275,15 +295,20 @@ class GroupRecord(Record):
     def start_anew(self, rows: list[Message]) -> None:
         """`rows` are what is stored still, if anything is."""
         self.rows = rows
+        self._members_saved = False
         self.speakers.clear()
         self.unseen = 0
 
 
 class PersistentGroupChat(GroupChat, Kept):
-    """A GroupChat that goes on: the same arguments, and `memory` and `session`."""
+    """A GroupChat that goes on: the same arguments, and `memory` and `session`.
+
+    Without `memory` it is known by its members: with one more it is another chat, which starts empty, so that no
+    two share anything by accident. Given a `memory`, a chat goes on with what is there when members join, who are
+    then told everything from the first message, or leave.
+    """
 
     agents: list[Any]
-    messages: list[Message]
     _record: GroupRecord
 
     def __init__(
@@ -302,8 +327,10 @@ class PersistentGroupChat(GroupChat, Kept):
         names = _names(self)
         if len(set(names)) < len(names):
             log.warning("members of a group chat are told apart by name after a restart; rename some of %s", names)
-        self._open(memory, session, f"groupchat:{together(names)}")
-        self._record = record = GroupRecord(self._session)
+        self._open(memory, session, f"groupchat:{together(names)}", "groupchat:")
+        self._record = record = GroupRecord(self._session, names)
+        # People write messages=["A group chat"] too: AutoGen forgets it when the first chat begins.
+        self.messages[:] = [message for message in self.messages if isinstance(message, dict)]
         if not _overlap(record.rows, self.messages):
             self.messages[:0] = record.rows
         if len(self.messages) > len(record.rows):
@@ -326,25 +353,42 @@ class PersistentGroupChat(GroupChat, Kept):
 
     def _save(self, speaker: str) -> None:
         record, count = self._record, len(self.messages)
-        record.unseen = min(record.unseen, count - 1)  # GroupChatManager.reset clears without calling reset here
-        del record.speakers[count - 1 :]
+        record.unseen = min(record.unseen, count - 1)
+        if len(record.speakers) >= count:  # some messages were cleared by hand
+            record.speakers[:] = [message.get("name", "") for message in self.messages[:-1]]
         unnoticed = self.messages[len(record.speakers) : -1]
         record.speakers += [*(message.get("name", "") for message in unnoticed), speaker]
-        self._session.write(*record.follow(self.messages, speaker_history=record.speakers))
+        self._session.write(*record.introduce(), *record.follow(self.messages, speaker_history=record.speakers))
+        self.state.save()
 
     def reset(self) -> None:
         """Start the chat anew, for the time after a restart too; on AutoGen's way into a chat this changes nothing."""
-        caller, manager = _autogen_caller()
+        caller, manager = _autogen_caller(sys._getframe(1))
         if caller == "_prepare_chat":
             _replace_copy(manager, self)
             self._record.unseen = len(self.messages)
-            return
-        super().reset()
-        if caller in _RESUMING:  # which hands over the old messages again, one by one
+        else:
+            super().reset()
+
+    @property
+    def messages(self) -> list[Message]:
+        """What was said. A manager that is reset calls GroupChat.reset past the method above: it shows only here."""
+        asker = sys._getframe(1)
+        if asker.f_code is GroupChat.reset.__code__:
+            self._save_reset(resuming=_autogen_caller(asker)[0] in _RESUMING)
+        said: list[Message] = self.__dict__["messages"]
+        return said
+
+    @messages.setter
+    def messages(self, messages: list[Message]) -> None:
+        self.__dict__["messages"] = messages
+
+    def _save_reset(self, *, resuming: bool) -> None:
+        if resuming:  # which hands over the old messages again, one by one
             self._record.start_anew(self._record.rows)
         else:
-            self._start_anew()
-            self._session.write(self._record.replace([]), self._session.replaced("speaker_history", None))
+            self._record.start_anew([])
+            self._session.write(self._record.replace([]), self._session.replaced(SPEAKERS, None))
 
     def _start_anew(self) -> None:
         self.messages.clear()
@@ -360,14 +404,27 @@ class PersistentGroupChat(GroupChat, Kept):
 
     def _tell_members(self, manager: Any) -> None:
         """Give every member its own view of what was said before this chat; the first moment the manager is known."""
-        earlier, self._record.unseen = self.messages[: self._record.unseen], 0
-        for agent in self.agents if earlier else ():
+        for agent in self.agents if self._record.unseen else ():
             knows = isinstance(agent, PersistentAgent) and not _keeps_itself(manager)  # it has come with its own view
-            if isinstance(agent, ConversableAgent) and not knows:
-                agent._oai_messages[manager][:0] = [_seen_by(agent.name, message) for message in earlier]
+            if hasattr(agent, "_oai_messages") and not knows:
+                agent._oai_messages[manager][:0] = self._unseen_by(agent.name)
+        self._record.unseen = 0
+
+    def _unseen_by(self, name: str) -> list[Message]:
+        """What was said before this chat as the member of that name has it, who has not been told of it yet."""
+        return [_seen_by(name, message) for message in self.messages[: self._record.unseen]]
 
 
-def persist(thing: T, *, memory: Memory | str | None = None, session: str = DEFAULT, **options: Any) -> T:
+def persist(
+    thing: T,
+    *,
+    memory: Memory | str | None = None,
+    session: str = DEFAULT,
+    max_messages: int | None = None,
+    max_tokens: int | None = None,
+    recall: bool = False,
+    remember: bool = False,
+) -> T:
     """Make an agent or group chat that exists already persistent, and return it; a manager stands for its chat.
 
     `memory` is a Memory or a namespace, by default one of the name's own; `session` keeps several
@@ -375,14 +432,22 @@ def persist(thing: T, *, memory: Memory | str | None = None, session: str = DEFA
     `recall` puts what is remembered about a message before it, and `remember` keeps messages as notes.
     """
     made: Any = thing
-    if isinstance(thing, GroupChatManager):
-        group = persist(made.groupchat, memory=memory, session=session, **options)
-        _replace_copy(made, group)
-        made._last_speaker = group.last_speaker
-        return thing
     if isinstance(thing, Kept):
         raise InvalidInput(f"{thing!r} is persistent already; give memory= and session= where it is made")
     own: Any = type(thing)
+    options = {"max_messages": max_messages, "max_tokens": max_tokens, "recall": recall, "remember": remember}
+    if isinstance(thing, GroupChat | GroupChatManager):
+        wrong = [f"{name}=" for name, value in options.items() if value]
+        if wrong:
+            raise InvalidInput(
+                f"{', '.join(wrong)} is for agents, not for a {own.__name__}; persist its members with it"
+            )
+        options = {}
+    if isinstance(thing, GroupChatManager):
+        group = persist(made.groupchat, memory=memory, session=session)
+        _replace_copy(made, group)
+        made._last_speaker = group.last_speaker
+        return thing
     made.__class__ = _persistent(own)
     try:
         made._start(memory, session, **options)
@@ -417,9 +482,8 @@ def _persistent(own: Any) -> type:
     raise InvalidInput(f"persist takes a ConversableAgent, a GroupChat or a GroupChatManager, not a {own.__name__}")
 
 
-def _autogen_caller() -> tuple[str | None, Any]:
+def _autogen_caller(frame: FrameType) -> tuple[str | None, Any]:
     """Which method of AutoGen's clears, and whose: an overridden method is told in no other way why it is called."""
-    frame = sys._getframe(2)
     while frame.f_back and frame.f_code.co_name in ("clear_history", "reset"):
         frame = frame.f_back
     if str(frame.f_globals.get("__name__")).partition(".")[0] != "autogen":
@@ -463,8 +527,11 @@ def _author(message: Message, peer: Any) -> str:
 
 def _readable(message: Message) -> Any:
     """The text alone, where there is nothing else."""
-    tools = any(message.get(part) for part in ("tool_calls", "function_call", "tool_responses"))
-    return message if tools else message["content"]
+    return message if _uses_tools(message) else message["content"]
+
+
+def _uses_tools(message: Message) -> bool:
+    return any(message.get(part) for part in ("tool_calls", "function_call", "tool_responses"))
 
 
 def _seen_by(name: str, message: Message) -> Message:
@@ -475,6 +542,13 @@ def _seen_by(name: str, message: Message) -> Message:
         content = message["content"] if message["content"] not in ("", "None") else None
         return {**{key: part for key, part in message.items() if key != "name"}, "content": content}
     return {**message, "role": "assistant"}
+
+
+def _mirrored(message: Message) -> Message:
+    """A message between two agents as the other one has it."""
+    roles = {"user": "assistant", "assistant": "user"}
+    role = message.get("role", "")
+    return {**message, "role": role if _uses_tools(message) else roles.get(role, role)}
 
 
 def _overlap(stored: list[Message], given: list[Message]) -> int:
