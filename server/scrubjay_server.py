@@ -166,7 +166,7 @@ class _KeyConvertor(Convertor[str]):
 class _NoteConvertor(_KeyConvertor):
     """A note's id in a path, which is none of the words that stand in its place."""
 
-    regex = r"(?!(?:recall|context)$)[^/]+"
+    regex = r"(?!(?:recall|context)$)[\s\S]+"
 
 
 register_url_convertor("key", _KeyConvertor())

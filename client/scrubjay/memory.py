@@ -349,6 +349,11 @@ class Memory:
             after = page[-1]
 
 
+def reopened(memory: Memory, **changes: Any) -> Memory:
+    """Another handle on the same memory, opened with other options."""
+    return type(memory)(memory.namespace, **{**memory._where, **changes})  # noqa: SLF001
+
+
 def _check_once(once: str | None) -> None:
     if once is not None:
         check_key(once, "once id")

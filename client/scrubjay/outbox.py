@@ -273,8 +273,13 @@ class Outbox(Forkable):
                 self._file.close()
                 _empty[self._file.at] = self._file.stamp()
 
-    def add(self, write: Write, why: ScrubjayError | None = None, delivery: str | None = None) -> None:
-        """Keep a write; `why` is what just happened to it, and without it there is a pause already."""
+    def add(
+        self, write: Write, why: ScrubjayError | None = None, delivery: str | None = None, *, quietly: bool = False
+    ) -> None:
+        """Keep a write; `why` is what just happened to it, and without it there is a pause already.
+
+        Quietly for those who tell of it themselves.
+        """
         with self._changed:
             cause = why or self._cause(write.namespace)
             try:
@@ -282,7 +287,8 @@ class Outbox(Forkable):
             except Unavailable as broken:
                 raise Unavailable(f"{cause}. It could not be kept for later either: {broken}") from cause
             if not self.waiting:
-                log.warning("%s. What is written is kept in %s, and sent when it can be.", cause, self.path)
+                level = logging.INFO if quietly else logging.WARNING
+                log.log(level, "%s. What is written is kept in %s, and sent when it can be.", cause, self.path)
             self.waiting.add(write.namespace)
             if why is not None:
                 self._pause(write.namespace, why)

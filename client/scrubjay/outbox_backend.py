@@ -44,13 +44,13 @@ class OutboxBackend(HttpBackend):
             return super().write(write, headers, age)
         outbox.settle(write.namespace)
         if outbox.is_down() or (write.namespace in outbox.waiting and not self._may_overtake(write)):
-            return outbox.add(write)
+            return outbox.add(write, quietly=self._keep_refused)
         delivery = slots.take()
         try:
             answer = super().write(write, {"Idempotency-Key": str(delivery)})
         except ScrubjayError as error:
             if self._keeps(error):
-                return outbox.add(write, error, str(delivery))
+                return outbox.add(write, error, str(delivery), quietly=self._keep_refused)
             if not isinstance(error, Unavailable):
                 slots.put_back(delivery)
             raise

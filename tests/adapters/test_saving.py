@@ -7,6 +7,8 @@ import os
 import signal
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from contextlib import closing
@@ -37,6 +39,13 @@ def _impatient(monkeypatch):
 def memory(tmp_path):
     with Memory("agent", path=str(tmp_path / "memory.db"), durability="fast") as memory:
         yield memory
+
+
+def eventually(holds) -> None:
+    give_up_at = time.monotonic() + 20
+    while not holds() and time.monotonic() < give_up_at:
+        time.sleep(0.02)
+    assert holds()
 
 
 class Failing:
@@ -245,7 +254,7 @@ def test_a_server_that_never_answers_is_waited_for_once_by_all_who_save_there(mo
             time.sleep(0.02)  # so that it is asked again and again, on the side
     assert in_vain == ["no answer within 1 s"]
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
-    assert [session.unsaved for session in sessions] == [10] * 5
+    eventually(lambda: [session.unsaved for session in sessions] == [10] * 5)  # not while one is on its way
     for session in sessions:
         session._saver.start_anew()  # nobody will ever answer
 
@@ -281,6 +290,51 @@ def full(memory, room):
     """A namespace with that much room left."""
     memory.set("ballast", "x" * 100_000)
     memory.set_quota(max_bytes=memory.usage().bytes + room)
+
+
+TOLD_IN_AN_OUTAGE = """
+import os, signal, sys
+from scrubjay import Memory
+from scrubjay.adapters._saving import Write, saver_of
+saver = saver_of(Memory("agent", url=sys.argv[1]))
+for n in range(20):
+    saver.write(Write("append", "messages", n, f"id-{n}"))
+print(saver.unsaved, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_was_told_in_an_outage_survives_the_death_of_the_process(tmp_path, caplog):
+    with serving(tmp_path / "db") as server, Memory("agent", url=server.url) as before:
+        before.append("messages", "first")
+    told = subprocess.run(
+        [sys.executable, "-c", TOLD_IN_AN_OUTAGE, server.url], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert told.returncode == -signal.SIGKILL
+    assert told.stdout == "20\n"
+    assert told.stderr.count("The agent goes on") == 1
+    assert len(told.stderr.splitlines()) == 1, "one warning"
+    with serving(tmp_path / "db", port=server.port), Memory("agent", url=server.url) as after:
+        after.flush()
+        assert after.get("messages") == ["first", *range(20)]
+
+
+def test_what_a_server_refuses_for_a_quota_survives_the_death_of_the_process(tmp_path):
+    with serving(tmp_path / "db", "--writes-per-day", "5") as server:
+        told = subprocess.run(
+            [sys.executable, "-c", TOLD_IN_AN_OUTAGE, server.url],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert told.stdout == "15\n"
+        assert told.stderr.count("The agent goes on") == 1
+        with Memory("agent", url=server.url) as after:
+            assert after.get("messages") == list(range(20)), "what waits is seen"
+            after.set_quota(writes_per_day=0)
+            after.flush()
+            assert after.usage().writes_today == 20
 
 
 def test_a_message_too_large_for_the_room_left_is_saved_whole_once_there_is_room(memory):
@@ -409,9 +463,10 @@ def test_a_write_on_its_way_is_seen_once(memory):
         get = memory.get
 
         def append(self, *args, **options):
-            memory.append(*args, **options)
+            length = memory.append(*args, **options)
             written.set()
             go_on.wait(30)
+            return length
 
     saver = Saver(Slow())
     writer = threading.Thread(target=saver.write, args=(Write("append", "log", 1),))

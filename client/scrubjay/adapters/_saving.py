@@ -4,6 +4,9 @@ A write is queued, and the agent waits until it is done: what an agent was told 
 it answers. When that takes longer than PATIENCE, or fails, the agent goes on at once from then
 on, and a thread writes what has queued up as soon as the memory can be reached again, in order.
 
+Over HTTP what cannot be sent goes into the outbox of this machine, where the end of the process does not
+reach it; what a quota refuses waits there, too.
+
 A server that does not answer is waited for once, by whoever asks first: all agents of the process
 that have a namespace there go on without it until somebody has reached it again.
 """
@@ -17,12 +20,11 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from copy import copy
 from typing import Any, NamedTuple, TypeVar
 
 from scrubjay.errors import Conflict, InvalidInput, QuotaExceeded, ScrubjayError, Unavailable, ValueTooLarge
 from scrubjay.forks import Forkable
-from scrubjay.memory import Memory
+from scrubjay.memory import Memory, reopened
 
 from ._messages import shortened
 
@@ -66,20 +68,22 @@ class Write(NamedTuple):
     id: str | None = None
     """By which an append that is sent again, after an answer that was lost, does not happen twice."""
 
-    def run(self, memory: Memory) -> None:
+    def run(self, memory: Memory) -> bool:
+        """Whether it is done, or else kept in the outbox."""
         if self.verb == "append":
-            memory.append(self.key, self.value, once=self.id)
-        elif self.verb == "set":
-            memory.set(self.key, self.value)
-        elif self.verb == "merge":
+            return memory.append(self.key, self.value, once=self.id) is not None
+        if self.verb == "set":
+            return memory.set(self.key, self.value) is not None
+        if self.verb == "remember":
+            return memory.remember(**self.value) is not None
+        if self.verb == "merge":
             stored = memory.get(self.key)
             merged = self._merged(stored)
             kept = {} if stored is None or _holds(merged, stored) else {self.key + BEFORE: stored}
             memory.update({self.key: merged, **kept})
-        elif self.verb == "remember":
-            memory.remember(**self.value)
         else:
             memory.update(dict.fromkeys(memory.keys(self.key)))
+        return True
 
     def applied(self, key: str, value: Any) -> Any:
         """What the value under `key` will be once this is written."""
@@ -152,6 +156,8 @@ class Saver(Forkable):
         self._denied = False
         """Whether this namespace is refused, at a place that can be reached."""
         self._refused_at: float | None = None
+        self._kept = False
+        """Whether what was written last went into the outbox."""
 
     @property
     def down(self) -> bool:
@@ -164,9 +170,14 @@ class Saver(Forkable):
         return self._refused_at is not None
 
     @property
+    def is_busy(self) -> bool:
+        """Whether something is neither saved nor kept in the outbox."""
+        return bool(self._queue)
+
+    @property
     def unsaved(self) -> int:
         """How many writes wait for the memory to come back."""
-        return len(self._queue)
+        return len(self._queue) + (len(self.memory.pending()) if self._kept else 0)
 
     def write(self, *writes: Write) -> None:
         """Save, in this order. Returns when it is saved, or when the memory has been waited for in vain."""
@@ -277,7 +288,7 @@ class Saver(Forkable):
             self._failures = 0
             self._changed.wait_for(is_over, seconds)
         if self._queue:
-            log.error("%r: the process ends with %d writes not saved", self.memory, self.unsaved)
+            log.error("%r: the process ends with %d writes not saved", self.memory, len(self._queue))
 
     def _drain(self) -> None:
         """Write until nothing waits; the thread ends then, so that idle agents cost none."""
@@ -305,8 +316,11 @@ class Saver(Forkable):
                 return True
             asked_at = time.monotonic()
             try:
-                self._run(self._queue[0])
-                self._reached(asked_at)
+                if self._run(self._queue[0]):
+                    self._kept = False
+                    self._reached(asked_at)
+                else:
+                    self._was_kept()
             except QuotaExceeded as error:
                 self._was_refused(str(error))
                 return False
@@ -321,10 +335,12 @@ class Saver(Forkable):
                 self._changed.notify_all()
         return True
 
-    def _run(self, write: Write) -> None:
-        """Write it; what is too large by itself must not hold up the rest for ever, and gives way to an excerpt."""
+    def _run(self, write: Write) -> bool:
+        """Write it, or keep it in the outbox. What is too large by itself must not hold up the rest for ever, and
+        gives way to an excerpt.
+        """
         try:
-            write.run(self.memory)
+            return write.run(self.memory)
         except (ValueTooLarge, QuotaExceeded) as error:
             if isinstance(error, QuotaExceeded) and not self._is_too_large_by_itself(error):
                 raise
@@ -334,6 +350,7 @@ class Saver(Forkable):
             what = "a note" if write.verb == "remember" else f"what was to be saved under {write.key!r}"
             part = "an excerpt" if excerpt else "nothing"
             log.error("%r: saved %s of %s: %s", self.memory, part, what, error)  # noqa: TRY400 - the cause is there
+            return True
 
     def _is_too_large_by_itself(self, error: QuotaExceeded) -> bool:
         """Whether there is room for others, and they have waited long enough for somebody to make more of it."""
@@ -343,6 +360,11 @@ class Saver(Forkable):
             return False
         usage = self.memory.usage()
         return usage.max_bytes - usage.bytes >= ROOM
+
+    def _was_kept(self) -> None:
+        if waiting := self.memory.pending():  # else it is sent by now
+            self._go_on_without(waiting[-1].why)
+            self._kept = True
 
     def _was_refused(self, why: str) -> None:
         self._go_on_without(why)
@@ -364,7 +386,7 @@ class Saver(Forkable):
     def _go_on_without(self, why: str) -> None:
         """Let nobody wait for what is in the queue, and say so once until everything is saved."""
         with self._changed:
-            if not (self._behind or self.down):
+            if not (self._behind or self._kept or self.down):
                 log.warning("%r: %s. The agent goes on; what it is told is kept and saved later.", self.memory, why)
             self._behind = bool(self._queue)
             self._changed.notify_all()
@@ -378,7 +400,7 @@ class Saver(Forkable):
         self._refused_at = None
         if self._behind:
             self._behind = False
-            log.info("%r: everything is saved", self.memory)
+            log.info("%r: everything is %s", self.memory, "kept until it can be sent" if self._kept else "saved")
         self._changed.notify_all()
 
 
@@ -405,14 +427,15 @@ class _Savers(Forkable):
                     atexit.unregister(self.flush_all)
                     atexit.register(self.flush_all)
                 # A handle of its own: the user may close theirs while another agent still writes.
-                saver = self._open[at] = Saver(copy(memory), self._places.setdefault(memory.place, Place()))
+                own = reopened(memory, keep_refused=True)
+                saver = self._open[at] = Saver(own, self._places.setdefault(memory.place, Place()))
             return saver
 
     def flush_all(self) -> None:
         give_up_at = time.monotonic() + LAST_CHANCE
         for reference in self._open.valuerefs():  # a list of its own, whatever other threads still do
             saver = reference()
-            if saver is not None and saver.unsaved:
+            if saver is not None and saver.is_busy:
                 saver.flush(max(give_up_at - time.monotonic(), 0))
 
 

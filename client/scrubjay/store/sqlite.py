@@ -487,7 +487,8 @@ def explain(error: sqlite3.Error, path: Path | str, patience: float = BUSY_SECON
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _BUSY:
         return Unavailable(f"another process has been writing to {path} for {patience:g} s; try again")
-    saved = f"restore a backup with `scrubjay restore`, or save what can be read: scrubjay recover {path}"
+    file = path if Path(path).is_absolute() else "FILE"
+    saved = f"restore a backup with `scrubjay restore`, or save what can be read: scrubjay recover {file}"
     advice = {
         sqlite3.SQLITE_FULL: "the disk is full: free some space; nothing was half-written",
         sqlite3.SQLITE_IOERR: "the disk refuses: it may be full or over a limit; nothing was half-written",
