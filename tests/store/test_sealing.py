@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness import DRIVERS
 from scrubjay.drafts import Draft, Question
 from scrubjay.errors import InvalidInput, Unavailable
-from scrubjay.store import items, lists, notes, vectors
+from scrubjay.store import erasure, items, lists, notes, recovery, transfer, vectors
 from scrubjay.store.sqlite import SqliteStore
 
 SECRET = "correct horse battery staple"
@@ -156,3 +156,45 @@ def test_any_text_under_any_key_comes_back(sealed, text, key):
     value = json.dumps(text, ensure_ascii=False)
     sealed.run(items.set_item("ns", key, value))
     assert sealed.run(items.read_text("ns", key)) == value
+
+
+def test_an_export_is_plain_and_goes_into_any_store(sealed, tmp_path):
+    fill(sealed)
+    with (tmp_path / "export").open("wb") as file:
+        sealed.run(transfer.export_namespace("ns", file.write))
+    assert found_in(tmp_path / "export") == list(NEEDLES), "whoever holds the secret asked for it"
+    for secret in ("", "another"):
+        store = SqliteStore(tmp_path / f"copy-{secret}", secret=secret)
+        store.run(transfer.import_namespace("ns", tmp_path / "export"))
+        assert store.run(items.read_text("ns", "l")) == sealed.run(items.read_text("ns", "l"))
+        notes_of = [run(notes.list_notes("ns")) for run in (store.run, sealed.run)]
+        assert notes_of[0] == notes_of[1]
+        assert store.find_faults() == []
+        store.close()
+    assert found_in(tmp_path / "copy-another") == []
+
+
+def test_a_damaged_file_is_saved_by_who_has_the_secret_and_stays_sealed(tmp_path, monkeypatch):
+    path = tmp_path / "db"
+    driver = DRIVERS["sqlite"](path, secret=SECRET)
+    fill(driver)
+    driver.close()
+    with pytest.raises(InvalidInput, match="SCRUBJAY_SECRET"):
+        recovery.recover(path, tmp_path / "none", lambda _done, _total: None)
+    monkeypatch.setenv("SCRUBJAY_SECRET", SECRET)
+    report = recovery.recover(path, tmp_path / "saved", lambda _done, _total: None)
+    assert report.is_whole
+    saved = DRIVERS["sqlite"](tmp_path / "saved")
+    holds(saved)
+    saved.close()
+    assert found_in(tmp_path / "saved") == []
+
+
+def test_erasing_leaves_nothing_of_what_was_sealed(tmp_path):
+    store = SqliteStore(tmp_path / "db", secret=SECRET)
+    for n in range(50):
+        store.run(items.set_item("ns", f"k{n}", json.dumps("purple elephants" * 20)))
+    erased = erasure.erase(store, "ns")
+    assert erased.pieces > 50
+    assert erased.traces == []
+    store.close()
