@@ -63,6 +63,8 @@ def _operation(path: str, method: str, operation: dict[str, Any], document: dict
 
 
 def _body(body: dict[str, Any], document: dict[str, Any]) -> str:
+    if "application/json" not in body["content"]:
+        return _table([("body", ", ".join(body["content"]))])
     reference = body["content"]["application/json"]["schema"]["$ref"]
     schema = document["components"]["schemas"][reference.rpartition("/")[2]]
     needed = schema.get("required", ())

@@ -137,7 +137,7 @@ class PlainRoute(APIRoute):
                     raise Forbidden("this api key may only read; ask for one that may write")
             response = await self.endpoint(request)
         except ScrubjayError as error:
-            if error.status in REFUSALS if not self._reads else error.status in (401, 403):
+            if error.status in (READ_REFUSALS if self._reads else REFUSALS):
                 request.app.state.refusals.add(refused(request, self.endpoint.__name__, error))
             response = failed(error)
         await answer(response, scope, receive, send)
@@ -343,7 +343,8 @@ def need_admin(request: Request) -> None:
 
 # ---------------------------------------------------------------- what others did, and were refused
 
-REFUSALS = (400, 401, 403, 413, 429, 507)
+READ_REFUSALS = (401, 403)
+REFUSALS = (*READ_REFUSALS, 400, 413, 429, 507)
 """What the log of changes tells of; that something is not there, or has another version, is no refusal."""
 MAX_REFUSALS = 1000
 """Refusals that are written down a second: whoever knocks at the door must not fill the disk."""

@@ -133,6 +133,7 @@ def send(server: Server, request: bytes, *, hang_up: bool = False) -> tuple[int,
 
 def ask(server: Server, method: str, path: str, body: bytes = b"", headers: bytes = b"") -> tuple[int, bytes]:
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: {server.apikey}\r\nConnection: close\r\n"
+    head += "Accept: application/json\r\n"  # else changes come as a stream of events, which has no end
     return send(server, head.encode() + headers + b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
 
@@ -178,6 +179,8 @@ def test_hostile_values_in_every_field_of_every_body(target):
     for method, path, operation in operations(target):
         if "requestBody" not in operation:
             continue
+        if "application/json" not in operation["requestBody"]["content"]:
+            continue  # an export, of which tests/store/test_transfer.py bends every line
         reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
         schema = target.document["components"]["schemas"][reference.rpartition("/")[2]]
         usual = {name: USUAL.get(name) for name in schema.get("required", ())}

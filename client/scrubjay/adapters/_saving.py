@@ -14,6 +14,7 @@ that have a namespace there go on without it until somebody has reached it again
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import threading
 import time
@@ -362,9 +363,15 @@ class Saver(Forkable):
         return usage.max_bytes - usage.bytes >= ROOM
 
     def _was_kept(self) -> None:
-        if waiting := self.memory.pending():  # else it is sent by now
-            self._go_on_without(waiting[-1].why)
-            self._kept = True
+        """It is on disk, whatever else goes wrong; and by now it may have been sent."""
+        why = "what is written waits to be sent"
+        with contextlib.suppress(ScrubjayError):
+            waiting = self.memory.pending()
+            if not waiting:
+                return
+            why = waiting[-1].why
+        self._go_on_without(why)
+        self._kept = True
 
     def _was_refused(self, why: str) -> None:
         self._go_on_without(why)

@@ -388,7 +388,6 @@ class SqliteStore(Forkable):
         except OSError as error:
             raise self._unwritable(error.strerror) from error
         self._mode = self._find_mode()
-        self._identity = self._look()
         self._refuse_lost_file()
         connection = self.take()
         try:
@@ -399,19 +398,23 @@ class SqliteStore(Forkable):
         finally:
             roll_back(connection)
             self.put_back(connection)
+        self._identity = self._look()
 
     def check_place(self) -> None:
-        """Refuse to go on with a file that was moved or deleted: it takes writes that nobody will find again."""
+        """Refuse a file that was moved, emptied or deleted: it would take writes that nobody finds again."""
         try:
             if self._look() == self._identity:
                 return
         except OSError:
             pass
-        raise Unavailable(f"{self.name} was moved, deleted or replaced while in use; put it back, or start anew")
+        raise Unavailable(
+            f"{self.name} was moved, deleted, emptied or replaced while in use; put it back, or start anew"
+        )
 
-    def _look(self) -> tuple[int, int]:
+    def _look(self) -> tuple[int, int, bool]:
+        """What stays the same of the file; one that was emptied is another one."""
         found = self.path.stat()
-        return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino, found.st_size > 0
 
     def _unwritable(self, reason: str | None) -> Unavailable:
         return Unavailable(f"cannot write {self.path}: {reason}; set SCRUBJAY_PATH to a file that can be written")
