@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .backends import Backend
 from .errors import InvalidInput, MissingExtra, ScrubjayError
@@ -26,6 +26,9 @@ from .store.sqlite import SqliteStore
 from .upkeep import add_upkeep_commands, file_only
 from .values import decode_body, encode
 from .version import __version__
+
+if TYPE_CHECKING:
+    from .outbox import OutboxFile
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -144,7 +147,8 @@ def encrypt(arguments: argparse.Namespace) -> int:
     secret = resolve("new_secret") or (None if is_sealed else resolve("secret"))
     if not secret:
         store.close()
-        raise InvalidInput("set SCRUBJAY_NEW_SECRET to the secret that shall be needed from now on")
+        variable = "SCRUBJAY_NEW_SECRET" if is_sealed else "SCRUBJAY_SECRET"
+        raise InvalidInput(f"set {variable} to the secret that shall be needed from now on")
     store.reseal(secret)
     print("everything is sealed; without the secret nobody can read it, you neither", file=sys.stderr)
     return 0
@@ -240,12 +244,7 @@ def quota(arguments: argparse.Namespace) -> int:
 
 
 def pending(arguments: argparse.Namespace) -> int:
-    from .outbox import OutboxFile  # noqa: PLC0415 - only these two need it
-
-    file = OutboxFile(Path(resolve("outbox")).expanduser(), "")
-    if not file.path.exists():
-        return 0
-    try:
+    with _outbox() as file:
         for server, entries in file.everything().items():
             for entry in entries:
                 write, state = entry.write, "refused" if entry.refused else "waits"
@@ -253,8 +252,6 @@ def pending(arguments: argparse.Namespace) -> int:
                 print(f"{server}  {write.namespace}  {what}  {entry.age:.0f} s  {state}: {entry.why}")
             if arguments.drop_refused:
                 file.remove(*(entry.id for entry in entries if entry.refused))
-    finally:
-        file.close()
     return 0
 
 
@@ -262,9 +259,21 @@ def flush(arguments: argparse.Namespace) -> int:
     if arguments.path or not resolve("url", arguments.url):
         raise InvalidInput("there is no server to send to: set SCRUBJAY_URL, or give --url")
     with contextlib.closing(open_backend(url=arguments.url, strict=False)) as store:
-        store.adopt()
+        if arguments.adopt:
+            store.adopt()
         store.flush(None, arguments.timeout)
+        place = store.place
+    with _outbox() as file:
+        if left := [entry for entry in file.everything().get(place, ()) if not entry.refused]:
+            print(f"{len(left)} more were written with another api key: scrubjay flush --adopt", file=sys.stderr)
     return 0
+
+
+def _outbox() -> contextlib.closing[OutboxFile]:
+    """What waits for any server, under any api key."""
+    from .outbox import OutboxFile  # noqa: PLC0415 - only these two need it
+
+    return contextlib.closing(OutboxFile(Path(resolve("outbox")).expanduser(), ""))
 
 
 def key_issue(arguments: argparse.Namespace) -> int:
@@ -457,8 +466,10 @@ def _parser() -> argparse.ArgumentParser:
     command("pending", pending, "list the writes that could not be sent to a server yet").add_argument(
         "--drop-refused", action="store_true", help="list them, and let go of those that a server refused for good"
     )
-    command("flush", flush, "send now what waits for the server").add_argument(
-        "--timeout", type=checked(parse_seconds), default=30.0, help="seconds to try (default 30)"
+    flusher = command("flush", flush, "send now what waits for the server")
+    flusher.add_argument("--timeout", type=checked(parse_seconds), default=30.0, help="seconds to try (default 30)")
+    flusher.add_argument(
+        "--adopt", action="store_true", help="also what was written with another api key, one that was replaced"
     )
     keys_ = commands.add_parser("key", help="issue, list and revoke api keys")
     _add_key_commands(keys_.add_subparsers(title="commands", metavar="COMMAND", required=True), where)

@@ -171,6 +171,8 @@ class OutboxFile(Forkable):
     def everything(self) -> dict[str, list[Entry]]:
         """What waits for any server, by its address."""
         found: dict[str, list[Entry]] = {}
+        if not self.path.exists():
+            return found
         for queue, *row in self._run(f"SELECT queue, {_COLUMNS} FROM writes ORDER BY id"):  # noqa: S608
             found.setdefault(queue.rpartition("#")[0], []).append(_entry(row))
         return found

@@ -178,14 +178,13 @@ class _DirectWire(Forkable):
         _close_all(self._idle)
 
     def _take(self) -> _Connection:
-        while True:
-            try:
+        with contextlib.suppress(IndexError):
+            while True:
                 connection = self._idle.pop()
-            except IndexError:
-                return _Connection(self._parts, self._timeout)
-            if not connection.is_stale():
-                return connection
-            connection.close()
+                if not connection.is_stale():
+                    return connection
+                connection.close()
+        return _Connection(self._parts, self._timeout)
 
 
 def _close_all(connections: list[_Connection]) -> None:

@@ -488,6 +488,8 @@ def test_another_api_key_can_send_what_waits_for_a_revoked_one(tmp_path, capsys,
             assert main(["pending"]) == 0
             assert f'{proxy.url}  ns  set "k"' in capsys.readouterr().out
             assert main(["flush"]) == 0
+            assert "--adopt" in capsys.readouterr().err
+            assert main(["flush", "--adopt"]) == 0
             assert memory.pending() == []
             proxy.shutdown()
 

@@ -136,6 +136,8 @@ def test_a_file_that_was_cut_off_anywhere_changes_nothing(driver, full, tmp_path
         (2, {"key": ""}, "at least one character"),
         (2, {"version": 0}, "version"),
         (2, {"created_at": "yesterday"}, "created_at"),
+        (2, {"updated_at": 10**15}, "updated_at"),
+        (8, {"expires_at": 10**15}, "expires_at"),
         (2, {"kind": "thing"}, "'thing'"),
         (2, {"key": "l"}, "'l' is there twice"),
         (3, {"length": 4}, "4 entries, and has 3"),

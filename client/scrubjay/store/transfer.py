@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from scrubjay.drafts import Draft
 from scrubjay.errors import Conflict, InvalidInput, NotFound
-from scrubjay.names import MAX_WRITE_BYTES, check_count, check_key, check_namespace, shown
+from scrubjay.names import MAX_COUNT, MAX_WRITE_BYTES, check_count, check_key, check_namespace, shown
 from scrubjay.values import byte_size, decode_body, encode
 
 from .items import clear_into
@@ -32,6 +32,8 @@ MAX_LINE_BYTES = 3 * MAX_WRITE_BYTES
 PAGE_ROWS = 1000
 PAGE_BYTES = 4 * 2**20
 """What is held in memory at a time, but for one value that is larger."""
+MAX_TIME = 253_402_300_799_999
+"""The last millisecond of the year 9999, beyond which Python has no dates."""
 _LAST_BYTES = 200
 """Where the last line begins, at the latest."""
 
@@ -416,11 +418,11 @@ def _known(fields: dict[str, Any], name: str) -> Any:
     return fields[name]
 
 
-def _count(fields: dict[str, Any], name: str, *, least: int = 0) -> int:
-    return check_count(name, _known(fields, name), least=least)
+def _count(fields: dict[str, Any], name: str, *, least: int = 0, most: int = MAX_COUNT) -> int:
+    return check_count(name, _known(fields, name), least=least, most=most)
 
 
 def _times(fields: dict[str, Any]) -> tuple[int, int, int | None]:
     """When it was made, changed, and expires."""
-    expires_at = None if fields.get("expires_at") is None else _count(fields, "expires_at")
-    return _count(fields, "created_at"), _count(fields, "updated_at"), expires_at
+    expires_at = None if fields.get("expires_at") is None else _count(fields, "expires_at", most=MAX_TIME)
+    return _count(fields, "created_at", most=MAX_TIME), _count(fields, "updated_at", most=MAX_TIME), expires_at
