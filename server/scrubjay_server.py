@@ -1378,7 +1378,8 @@ async def import_namespace(request: Request) -> Response:
 async def erase_namespace(request: Request) -> Response:
     """Erase a namespace from every table and write the file anew; then look for traces. For administrators."""
     need_admin(request)
-    erased = await request.app.state.store.apart(erasure.erase, namespace_of(request))
+    namespace, who = namespace_of(request), request.scope["access"].name
+    erased = await request.app.state.store.apart(erasure.erase, namespace, who)
     return json_response(erased.to_json())
 
 

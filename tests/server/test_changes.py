@@ -144,6 +144,15 @@ def test_the_audit_tells_who_did_what_and_who_was_refused(own):
     assert [change["refusal"] for change in one["changes"]] == ["forbidden"]
 
 
+def test_the_audit_tells_who_erased(own):
+    with Memory("ns", url=own.url) as memory:
+        memory.set("k", 1)
+    headers = {"X-API-Key": issue(own, "boss", admin=True)}
+    requests.post(f"{own.url}/v1/namespaces/ns/erase", headers=headers, timeout=20).raise_for_status()
+    answer = requests.get(f"{own.url}/v1/audit", headers=headers, timeout=20).json()
+    assert [(change["who"], change["verb"]) for change in answer["changes"]] == [("local", "issue"), ("boss", "erase")]
+
+
 def test_a_storm_of_refusals_is_counted_and_not_kept(own):
     issue(own, "bot")
     with requests.Session() as session:
