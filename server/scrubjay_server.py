@@ -1180,14 +1180,17 @@ class Watched:
         return found
 
     async def events(self, found: list[Change]) -> AsyncIterator[str]:
-        """Until the client goes, the server stops, or the api key is revoked. An id alone only moves the cursor."""
+        """Until the client goes, the server stops, or the api key is revoked. An id alone only moves the cursor.
+
+        Whatever else comes in the way is told to those who ask again.
+        """
         yield "retry: 1000\n\n"
         while not self._watchers.closed:
             for change in found:
                 yield f"id: {change.id}\ndata: {json.dumps(change.to_json(), ensure_ascii=False)}\n\n"
             yield f"id: {self.cursor}\n\n"
-            found = await self.wait(HEARTBEAT)
             try:
+                found = await self.wait(HEARTBEAT)
                 authenticate(self._request)
             except ScrubjayError:
                 return

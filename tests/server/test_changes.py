@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import sqlite3
 import threading
 import time
 
@@ -113,6 +115,20 @@ def test_a_key_watches_only_its_own_and_only_while_it_is_valid(own):
         store.close()
         theirs.set("more", 1)
     assert "data" not in hidden.text, "the stream ends by itself once its key is revoked"
+
+
+def test_a_stream_whose_cursor_is_gone_ends_and_the_next_says_why(own):
+    with Memory("ns", url=own.url) as memory:
+        memory.set("k", 1)
+        memory.set("k", 2)
+    stream = requests.get(url(own), headers=EVENTS, stream=True, timeout=30)
+    with contextlib.closing(sqlite3.connect(own.path)) as file:  # as an older backup has it
+        file.execute("DELETE FROM changes WHERE id = 2")
+        file.commit()
+    assert "id: 2" in stream.text, "it came to an end, and did not break off"
+    answer = requests.get(url(own), headers={**EVENTS, "Last-Event-ID": "2"}, timeout=30)
+    assert answer.status_code == 409
+    assert "read anew" in answer.json()["detail"]
 
 
 def test_the_audit_tells_who_did_what_and_who_was_refused(own):
