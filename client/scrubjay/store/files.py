@@ -10,9 +10,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from scrubjay.errors import InvalidInput, Unavailable
 
+from .sealing import PLAIN, Cipher
 from .sqlite import BUSY_SECONDS, SqliteStore, explain, roll_back
 
 Progress = Callable[[int, int], object]
@@ -50,9 +52,16 @@ def back_up(store: SqliteStore, target: Path, progress: Progress) -> None:
         store.put_back(source)
 
 
+class _Copy(SqliteStore):
+    """A file of which no value is read: whoever keeps it need not know its secret, nor have the same."""
+
+    def open_keyring(self, _connection: sqlite3.Connection) -> Cipher:
+        return PLAIN
+
+
 def check_copy(path: Path) -> None:
     """Refuse a copy with damaged pages, another program's database, or that of a newer Scrubjay."""
-    with contextlib.closing(SqliteStore(path)) as store:
+    with contextlib.closing(_Copy(path)) as store:
         damage = store.find_damage()
     if damage:
         raise Unavailable(f"the copy is damaged, and so may be what it was made of: {damage[0]}; run `scrubjay doctor`")
@@ -97,6 +106,8 @@ def restore(backup: Path, path: Path, progress: Progress) -> Path | None:
             if log and not size:  # SQLite would delete the log, which is all that is left
                 _swap(copy, path, aside)
             else:
+                if size and _ring(copy) != _ring(path):
+                    _refuse_open(path, "has other keys than the backup, with which others would go on")
                 _write_through(copy, path, aside if size else None, progress)
         except sqlite3.DatabaseError as error:
             if not _is_damage(error):
@@ -164,10 +175,7 @@ def _keep(path: Path, aside: Path) -> None:
 
 def _swap(copy: Path, path: Path, aside: Path) -> None:
     """What SQLite cannot even open is moved aside as it is; whoever had it open would go on with that one."""
-    if _is_open(path):
-        raise Unavailable(
-            f"{path} is damaged, and another process has it open; stop that one (such as `scrubjay serve`) first"
-        )
+    _refuse_open(path, "is damaged")
     for suffix in ("", "-wal"):
         if Path(f"{path}{suffix}").exists():
             Path(f"{path}{suffix}").replace(f"{aside}{suffix}")
@@ -175,6 +183,21 @@ def _swap(copy: Path, path: Path, aside: Path) -> None:
     _sync(copy)
     copy.replace(path)
     _sync(path.parent)
+
+
+def _ring(path: Path) -> list[Any]:
+    """What a file keeps of the keys that its values are sealed with; nothing if they are not."""
+    with contextlib.closing(_open(path)) as file:
+        if not file.execute("SELECT 1 FROM sqlite_master WHERE name = 'keyring'").fetchall():  # an older format
+            return []
+        return file.execute("SELECT salt, sealed FROM keyring").fetchall()
+
+
+def _refuse_open(path: Path, why: str) -> None:
+    if _is_open(path):
+        raise Unavailable(
+            f"{path} {why}, and another process has it open; stop that one (such as `scrubjay serve`) first"
+        )
 
 
 def _is_open(path: Path) -> bool:
