@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import signal
@@ -14,8 +15,10 @@ import requests
 
 from harness import serving
 from scrubjay import Memory
-from scrubjay.store import apikeys, changes
+from scrubjay.store import apikeys, changes, items
+from scrubjay.store.aio import AioStore
 from scrubjay.store.sqlite import SqliteStore
+from scrubjay_server import Watchers
 
 EVENTS = {"Accept": "text/event-stream"}
 
@@ -115,6 +118,22 @@ def test_a_key_watches_only_its_own_and_only_while_it_is_valid(own):
         store.close()
         theirs.set("more", 1)
     assert "data" not in hidden.text, "the stream ends by itself once its key is revoked"
+
+
+def test_whoever_watches_is_woken_by_the_own_namespace_alone(tmp_path):
+    async def watch() -> None:
+        async with AioStore(SqliteStore(tmp_path / "db", durability="fast")) as store:
+            watchers = Watchers(store)
+            mine, theirs = (asyncio.ensure_future(watchers.wait(name, 0, 60)) for name in ("mine", "theirs"))
+            await asyncio.sleep(0)
+            await store.run(items.set_item("theirs", "k", "1"))
+            await theirs
+            assert not mine.done()
+            await watchers.wait("theirs", 0, 60)  # at once: it has changed since
+            await store.run(items.set_item("mine", "k", "1"))
+            await mine
+
+    asyncio.run(watch())
 
 
 def test_a_stream_whose_cursor_is_gone_ends_and_the_next_says_why(own):

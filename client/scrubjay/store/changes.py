@@ -94,6 +94,13 @@ def last_change(_context: Context) -> Steps[int]:
     return rows[0][0] or 0
 
 
+@operation(READ)
+def changed_since(_context: Context, after: int) -> Steps[set[str]]:
+    """The namespaces that have changed after a cursor, which is of a moment ago."""
+    rows = yield "SELECT DISTINCT namespace FROM changes WHERE id > ? AND refusal IS NULL", (after,)
+    return {namespace for (namespace,) in rows}
+
+
 def rotate(context: Context, days: int, most: int, limit: int) -> Steps[bool]:
     """Remove some of the oldest, by age and by number; True when there may be more. The last one stays:
     its number is the cursor of the present.
