@@ -126,6 +126,11 @@ class LimitedProtocol(HttpToolsProtocol):
             return None if self._is_idle else cycle.message_event, 0
         return cycle if cycle.more_body else None, self._received
 
+    def resume_writing(self) -> None:
+        """What was written has been read, and what the answer goes on with is measured by itself."""
+        self._awaited = None
+        super().resume_writing()
+
     @property
     def _is_idle(self) -> bool:
         return self.timeout_keep_alive_task is not None and not self.transport.is_closing()

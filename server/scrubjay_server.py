@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import IO, Annotated, Any, Literal, TypeVar
@@ -400,20 +400,23 @@ class Refusals:
 
 
 class Watchers:
-    """Wakes those who watch when anything has changed, whichever process wrote it."""
+    """Wakes those who watch a namespace when it has changed, whichever process wrote it.
+
+    Nobody else: each who is woken reads the log, and many who watch must not slow down one who writes.
+    """
 
     def __init__(self, store: AioStore) -> None:
         self._store = store
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], str] = {}
         self._looking: asyncio.Task[None] | None = None
         self.closed = False
 
-    async def wait(self, cursor: int, seconds: float) -> None:
-        """Until there may be something after the cursor, or the time is over."""
-        if self.closed or self._last() != cursor:
+    async def wait(self, namespace: str, cursor: int, seconds: float) -> None:
+        """Until there may be something of the namespace after the cursor, or the time is over."""
+        if self.closed or namespace in self._changed(cursor, [namespace]):
             return
         woken = asyncio.get_running_loop().create_future()
-        self._waiting.add(woken)
+        self._waiting[woken] = namespace
         if self._looking is None:
             self._looking = asyncio.create_task(self._look(cursor))
         try:
@@ -421,12 +424,12 @@ class Watchers:
         except TimeoutError:
             pass
         finally:
-            self._waiting.discard(woken)
+            del self._waiting[woken]
 
     def close(self) -> None:
         """Let everybody go, so that the server can stop."""
         self.closed = True
-        self._wake()
+        self._wake(set(self._waiting.values()))
 
     async def _look(self, seen: int) -> None:
         try:
@@ -434,15 +437,21 @@ class Watchers:
                 await asyncio.sleep(LOOK_AGAIN)
                 last = self._last()
                 if last != seen:
+                    self._wake(self._changed(seen, set(self._waiting.values())))
                     seen = last
-                    self._wake()
         finally:
             self._looking = None
 
-    def _wake(self) -> None:
-        for woken in self._waiting:
-            if not woken.done():
+    def _wake(self, namespaces: Collection[str]) -> None:
+        for woken, namespace in self._waiting.items():
+            if namespace in namespaces and not woken.done():
                 woken.set_result(None)
+
+    def _changed(self, seen: int, watched: Collection[str]) -> Collection[str]:
+        """What has changed since; all that is watched, if the log is another one, which begins anew."""
+        if self._last() < seen:
+            return watched
+        return self._store.read_now(changes.changed_since(seen))
 
     def _last(self) -> int:
         return self._store.read_now(changes.last_change())
@@ -1176,19 +1185,22 @@ class Watched:
         give_up_at = time.monotonic() + seconds
         found: list[Change] = []
         while not found and not self._watchers.closed and (left := give_up_at - time.monotonic()) > 0:
-            await self._watchers.wait(self.cursor, left)
+            await self._watchers.wait(self._namespace, self.cursor, left)
             found = await self.look()
         return found
 
     async def events(self, found: list[Change]) -> AsyncIterator[str]:
-        """Until the client goes, the server stops, or the api key is revoked. An id alone only moves the cursor."""
+        """Until the client goes, the server stops, or the api key is revoked. An id alone only moves the cursor.
+
+        Whatever else comes in the way is told to those who ask again.
+        """
         yield "retry: 1000\n\n"
         while not self._watchers.closed:
             for change in found:
                 yield f"id: {change.id}\ndata: {json.dumps(change.to_json(), ensure_ascii=False)}\n\n"
             yield f"id: {self.cursor}\n\n"
-            found = await self.wait(HEARTBEAT)
             try:
+                found = await self.wait(HEARTBEAT)
                 authenticate(self._request)
             except ScrubjayError:
                 return
@@ -1379,7 +1391,8 @@ async def import_namespace(request: Request) -> Response:
 async def erase_namespace(request: Request) -> Response:
     """Erase a namespace from every table and write the file anew; then look for traces. For administrators."""
     need_admin(request)
-    erased = await request.app.state.store.apart(erasure.erase, namespace_of(request))
+    namespace, who = namespace_of(request), request.scope["access"].name
+    erased = await request.app.state.store.apart(erasure.erase, namespace, who)
     return json_response(erased.to_json())
 
 

@@ -335,7 +335,7 @@ class Memory:
             check_count("after", after)
         if timeout is not None:
             check_seconds("timeout", timeout)
-        return Watch(self._backend, self.namespace, prefix, after, timeout)
+        return Watch(lambda: self._backend, self.namespace, prefix, after, timeout)
 
     def _each_key(self, prefix: str) -> Iterator[str]:
         if prefix:

@@ -41,6 +41,8 @@ _DOWN = (502, 503, 504)
 _LATER = (Unavailable, QuotaExceeded, Unauthenticated, Forbidden)
 """Errors that may pass. Any other can only repeat itself."""
 _COLUMNS = "id, verb, namespace, key, body, ttl, delivery, queued_at, why, refused"
+_SAME_SERVER = "rtrim(queue, '0123456789abcdef') = rtrim(?, '0123456789abcdef')"
+"""Queues that differ at most in the digest of the api key."""
 _TABLES = (
     # queue says for which server and api key; the key itself is kept nowhere.
     """CREATE TABLE IF NOT EXISTS writes (
@@ -165,8 +167,16 @@ class OutboxFile(Forkable):
 
     def adopt(self) -> None:
         """Take over what waits for the same server under another api key, which may have been revoked."""
-        server = self._queue.rpartition("#")[0] + "#"
-        self._run("UPDATE writes SET queue = ? WHERE substr(queue, 1, ?) = ?", (self._queue, len(server), server))
+        self._run(f"UPDATE writes SET queue = ? WHERE {_SAME_SERVER}", (self._queue, self._queue))  # noqa: S608
+
+    def drop(self, namespace: str) -> int:
+        """Erase what waits for a namespace of the same server, under whichever api key; how much that was."""
+        if not self.path.exists():
+            return 0
+        sql = f"DELETE FROM writes WHERE namespace = ? AND {_SAME_SERVER} RETURNING 1"  # noqa: S608
+        dropped = len(self._run(sql, (namespace, self._queue)))
+        self._run("PRAGMA wal_checkpoint(TRUNCATE)")  # others may have it open, and so keep its log
+        return dropped
 
     def everything(self) -> dict[str, list[Entry]]:
         """What waits for any server, by its address."""
@@ -527,10 +537,14 @@ _empty: dict[tuple[str, str], tuple[int, ...] | None] = {}
 """The stamps of files in which nothing was found, so that a Memory for each request need not look again."""
 
 
+def queue_of(url: str, api_key: str | None) -> str:
+    digest = blake2b((api_key or "").encode(), digest_size=12).hexdigest()
+    return f"{url.rstrip('/')}#{digest}"
+
+
 def open_outbox(path: str, url: str, timeout: float, api_key: str | None) -> Outbox:
     """The outbox of this process for a server and an api key; it sends with the time-out of whoever opened it first."""
-    digest = blake2b((api_key or "").encode(), digest_size=12).hexdigest()
-    at = str(Path(path).expanduser().absolute()), f"{url.rstrip('/')}#{digest}"
+    at = str(Path(path).expanduser().absolute()), queue_of(url, api_key)
     with _opening:
         outbox = _outboxes.get(at)
         if outbox is None:

@@ -22,12 +22,12 @@ from .store import quotas
 from .store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
-    from . import http_backend
+    from . import http_backend, outbox
     from .store import erasure, files, recovery, transfer
 else:  # no other command needs them
     erasure, files = Lazy("scrubjay.store.erasure"), Lazy("scrubjay.store.files")
     recovery, transfer = Lazy("scrubjay.store.recovery"), Lazy("scrubjay.store.transfer")
-    http_backend = Lazy("scrubjay.http_backend")
+    http_backend, outbox = Lazy("scrubjay.http_backend"), Lazy("scrubjay.outbox")
 
 
 def file_only(arguments: argparse.Namespace, secret: str | None = None) -> SqliteStore:
@@ -105,14 +105,35 @@ def restore(arguments: argparse.Namespace) -> int:
 def erase(arguments: argparse.Namespace) -> int:
     namespace = check_namespace(arguments.namespace)
     _confirm(namespace, arguments)
+    try:
+        erasures = _erase_all(namespace, arguments)
+    except KeyboardInterrupt:
+        print("\nrows may be gone whose old pages remain: scrubjay compact", file=sys.stderr)
+        raise
+    if not any(erased.rows for erased in erasures):
+        print(f"scrubjay: there is no namespace {namespace!r}, so nothing was erased", file=sys.stderr)
+        return 1
+    for erased in erasures:
+        _report_erased(erased)
+    return 1 if any(erased.traces for erased in erasures) else 0
+
+
+def _erase_all(namespace: str, arguments: argparse.Namespace) -> list[erasure.Erasure]:
     if url := _url(arguments):
-        with _server(url) as server:
-            erased = erasure.Erasure(**server.erase(namespace))
-    else:
-        with contextlib.closing(file_only(arguments)) as store:
-            erased = erasure.erase(store, namespace)
-    _report_erased(erased)
-    return 1 if erased.traces else 0
+        return _erase_at(url, namespace)
+    with contextlib.closing(file_only(arguments)) as store:
+        return [erasure.erase(store, namespace)]
+
+
+def _erase_at(url: str, namespace: str) -> list[erasure.Erasure]:
+    """On a server, and here in the outbox; what was sent from there meanwhile is erased once more."""
+    file = outbox.OutboxFile(Path(resolve("outbox")).expanduser(), outbox.queue_of(url, resolve("api_key")))
+    with _server(url) as server, contextlib.closing(file):
+        erasures = [erasure.Erasure(**server.erase(namespace))]
+        if dropped := file.drop(namespace):
+            print(f"dropped  {dropped:,} writes that waited in {file.path}")
+            erasures.append(erasure.Erasure(**server.erase(namespace)))
+    return erasures
 
 
 def recover(arguments: argparse.Namespace) -> int:

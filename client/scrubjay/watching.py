@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .backends import Backend
 from .errors import Unavailable
@@ -19,13 +19,15 @@ ASK_AGAIN = 0.5
 class Watch:
     """What someone has seen of a namespace, from the moment this is made."""
 
-    def __init__(self, backend: Backend, namespace: str, prefix: str, after: int | None, timeout: float | None) -> None:
+    def __init__(
+        self, backend: Callable[[], Backend], namespace: str, prefix: str, after: int | None, timeout: float | None
+    ) -> None:
         self._backend = backend
         self._namespace = namespace
         self._prefix = prefix
         self._timeout = math.inf if timeout is None else timeout
         self._ends_at = time.monotonic() + self._timeout
-        self.first, self._cursor = backend.changes(namespace, prefix, after, 0)
+        self.first, self._cursor = backend().changes(namespace, prefix, after, 0)
 
     def __iter__(self) -> Iterator[Change]:
         yield from self.first
@@ -39,8 +41,9 @@ class Watch:
     def look(self, seconds: float) -> list[Change]:
         """What has changed since the last look; waits up to so many seconds for something."""
         wait = max(min(seconds, self._ends_at - time.monotonic()), 0)
+        ask = self._backend().changes  # of a Memory that is closed by now this is raised, and ends the watch
         try:
-            found, self._cursor = self._backend.changes(self._namespace, self._prefix, self._cursor, wait)
+            found, self._cursor = ask(self._namespace, self._prefix, self._cursor, wait)
         except Unavailable:  # a server that is being started anew; the cursor knows where to go on
             time.sleep(min(wait, ASK_AGAIN))
             return []

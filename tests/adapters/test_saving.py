@@ -43,9 +43,9 @@ def memory(tmp_path):
 
 def eventually(holds) -> None:
     give_up_at = time.monotonic() + 20
-    while not holds() and time.monotonic() < give_up_at:
+    while not holds():  # asked once more it might not hold again
+        assert time.monotonic() < give_up_at
         time.sleep(0.02)
-    assert holds()
 
 
 class Failing:
@@ -170,15 +170,28 @@ def test_whatever_fails_meanwhile_the_memory_ends_as_it_was_written(steps):
         assert {key: memory.get(key) for key in expected} == expected
 
 
+def waits_in_vain(monkeypatch) -> list[str]:
+    """What the agent, which is the main thread, was told when it had waited and got nothing."""
+    told, went_away = [], Saver._went_away
+
+    def tell(self: Saver, why: str) -> None:
+        if threading.current_thread() is threading.main_thread():
+            told.append(why)
+        went_away(self, why)
+
+    monkeypatch.setattr(Saver, "_went_away", tell)
+    return told
+
+
 def test_a_memory_that_hangs_is_waited_for_once(memory, monkeypatch):
     monkeypatch.setattr(_saving, "PATIENCE", 0.2)
     failing = Failing(memory, seconds=1.0)
     saver = Saver(failing)
-    started = time.monotonic()
+    in_vain = waits_in_vain(monkeypatch)
     for number in range(50):
         saver.write(Write("append", "log", number))
         assert saver.get("other") is None
-    assert time.monotonic() - started < 2  # and not fifty times 0.2
+    assert len(in_vain) == 1
     assert saver.unsaved == 50
     failing.away = False
     assert settled(saver)
@@ -222,27 +235,19 @@ def test_a_server_that_accepts_and_never_answers_is_waited_for_once(memory, monk
         session = Session(
             Memory("agent", url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=1, strict=True), "default"
         )
-        started = time.monotonic()
+        in_vain = waits_in_vain(monkeypatch)
         record, messages = Record(session, "log"), []
         for number in range(50):
             messages.append({"content": number})
             session.write(*record.follow(messages))
-        assert time.monotonic() - started < 2  # and not fifty times 0.2
+        assert len(in_vain) == 1
     session._saver.memory = memory
     assert settled(session._saver)
     assert memory.get("log") == messages
 
 
 def test_a_server_that_never_answers_is_waited_for_once_by_all_who_save_there(monkeypatch, caplog):
-    in_vain = []
-
-    class Counting(Saver):
-        def _went_away(self, why):
-            if threading.current_thread() is threading.main_thread():
-                in_vain.append(why)
-            super()._went_away(why)
-
-    monkeypatch.setattr(_saving, "Saver", Counting)
+    in_vain = waits_in_vain(monkeypatch)
     monkeypatch.setattr(_saving, "ASK_AGAIN", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -254,8 +259,8 @@ def test_a_server_that_never_answers_is_waited_for_once_by_all_who_save_there(mo
             time.sleep(0.02)  # so that it is asked again and again, on the side
     assert in_vain == ["no answer within 1 s"]
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
-    # Everything gets into the outbox; while one is on its way there, it may count twice.
-    eventually(lambda: [(session._saver.is_busy, session.unsaved) for session in sessions] == [(False, 10)] * 5)
+    eventually(lambda: not any(session._saver.is_busy for session in sessions))  # all is in the outbox
+    assert [session.unsaved for session in sessions] == [10] * 5
 
 
 def test_a_file_that_another_program_has_locked_is_waited_for_once(memory, monkeypatch):
@@ -263,10 +268,10 @@ def test_a_file_that_another_program_has_locked_is_waited_for_once(memory, monke
     saver = Saver(memory)
     with closing(sqlite3.connect(memory.place, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        started = time.monotonic()
+        in_vain = waits_in_vain(monkeypatch)
         for number in range(50):
             saver.write(Write("append", "log", number))
-        assert time.monotonic() - started < 2
+        assert len(in_vain) == 1
         other.execute("COMMIT")
     assert settled(saver)
     assert memory.get("log") == list(range(50))

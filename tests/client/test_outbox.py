@@ -461,6 +461,24 @@ def test_what_can_never_succeed_is_set_aside_and_said(between, server, remote, c
     remote.flush()
 
 
+def test_what_waits_for_an_erased_namespace_is_erased_as_well(tmp_path, capsys):
+    server, full, free = blocked(Server(tmp_path / "db", *FREE), tmp_path)
+    with pytest.raises(Unavailable):
+        full.flush()
+    free.flush()
+    assert {write.namespace for write in full.pending()} == {full.namespace}
+    assert main(["erase", full.namespace, "--yes", "--url", server.url]) == 0
+    assert "writes that waited in" in capsys.readouterr().out
+    assert full.pending() == []
+    assert full.keys() == []
+    assert free.keys() != []
+    for memory in (full, free):
+        memory.close()
+    left = b"".join(part.read_bytes() for part in Path(resolve("outbox")).parent.glob("outbox*"))
+    assert full.namespace.encode() not in left
+    server.stop()
+
+
 def test_another_api_key_can_send_what_waits_for_a_revoked_one(tmp_path, capsys, monkeypatch):
     secrets = []
     with serving(tmp_path / "db", *FREE) as server:

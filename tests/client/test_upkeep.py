@@ -363,3 +363,38 @@ def test_quotas_move_with_the_namespace(tmp_path):
     export = scrubjay("export", "ns", "--path", tmp_path / "db").stdout
     assert scrubjay("import", "--path", tmp_path / "other", stdin=export).returncode == 0
     assert b"0 of 7" in scrubjay("usage", "ns", "--path", tmp_path / "other").stdout
+
+
+def test_a_backup_never_takes_the_place_of_a_file_in_use(tmp_path):
+    path = tmp_path / "db"
+    with serving(path) as server:
+        assert scrubjay("set", "ns", "k", "1", "--url", server.url).returncode == 0
+        for target in (path, tmp_path / "db-wal", tmp_path / "db-shm"):
+            for where in (("--url", server.url), ("--path", path)):
+                done = scrubjay("backup", target, "--force", *where)
+                assert done.returncode == 1
+                assert b"name another file" in done.stderr, done.stderr
+        assert scrubjay("get", "ns", "k", "--url", server.url).stdout == b"1\n"
+
+
+def test_erasing_what_is_not_there_says_so(tmp_path):
+    done = scrubjay("erase", "nobody", "--yes", "--path", tmp_path / "db")
+    assert done.returncode == 1
+    assert b"there is no namespace 'nobody'" in done.stderr
+
+
+def test_two_restores_in_a_second_keep_both_states(tmp_path):
+    for name in ("one", "two"):
+        assert scrubjay("set", "ns", "k", name, "--path", tmp_path / name).returncode == 0
+    for _ in range(3):
+        assert scrubjay("restore", tmp_path / "two", "--path", tmp_path / "one").returncode == 0
+    kept = list(tmp_path.glob("one.before-restore-*"))
+    assert len([path for path in kept if not path.name.endswith(("-wal", "-shm"))]) == 3
+
+
+def test_a_damaged_backup_is_named_by_its_own_name(tmp_path):
+    (tmp_path / "bad").write_bytes(b"no database" * 1000)
+    done = scrubjay("restore", tmp_path / "bad", "--path", tmp_path / "db")
+    assert done.returncode == 1
+    assert f"{tmp_path / 'bad'}:".encode() in done.stderr
+    assert b".scrubjay-restore" not in done.stderr

@@ -55,6 +55,16 @@ def test_a_change_of_another_thread_wakes_the_watcher(open_memory):
     timer.join()
 
 
+def test_closing_the_memory_ends_its_watch(open_memory):
+    memory = open_memory()
+    watch = memory.watch()
+    timer = threading.Timer(0.1, memory.close)
+    timer.start()
+    with pytest.raises(Unavailable, match="this Memory is closed"):
+        next(watch)
+    timer.join()
+
+
 def test_a_change_of_another_process_wakes_the_watcher(open_memory):
     memory = open_memory()
     watch = memory.watch(timeout=20)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import signal
+import sqlite3
 import threading
 import time
 
@@ -12,8 +15,10 @@ import requests
 
 from harness import serving
 from scrubjay import Memory
-from scrubjay.store import apikeys, changes
+from scrubjay.store import apikeys, changes, items
+from scrubjay.store.aio import AioStore
 from scrubjay.store.sqlite import SqliteStore
+from scrubjay_server import Watchers
 
 EVENTS = {"Accept": "text/event-stream"}
 
@@ -90,9 +95,9 @@ def test_a_wrong_question_gets_its_cause(own, query):
 
 def test_a_stream_does_not_keep_the_server_from_stopping(own):
     stream = requests.get(url(own), headers=EVENTS, stream=True, timeout=30)
-    started = time.monotonic()
-    own.stop(signal.SIGTERM)
-    assert time.monotonic() - started < 8, "it waited for the stream until it lost patience"
+    own.process.send_signal(signal.SIGTERM)
+    _, said = own.process.communicate(timeout=30)
+    assert said == "", "it waited for the stream until it lost patience"
     stream.close()
 
 
@@ -113,6 +118,36 @@ def test_a_key_watches_only_its_own_and_only_while_it_is_valid(own):
         store.close()
         theirs.set("more", 1)
     assert "data" not in hidden.text, "the stream ends by itself once its key is revoked"
+
+
+def test_whoever_watches_is_woken_by_the_own_namespace_alone(tmp_path):
+    async def watch() -> None:
+        async with AioStore(SqliteStore(tmp_path / "db", durability="fast")) as store:
+            watchers = Watchers(store)
+            mine, theirs = (asyncio.ensure_future(watchers.wait(name, 0, 60)) for name in ("mine", "theirs"))
+            await asyncio.sleep(0)
+            await store.run(items.set_item("theirs", "k", "1"))
+            await theirs
+            assert not mine.done()
+            await watchers.wait("theirs", 0, 60)  # at once: it has changed since
+            await store.run(items.set_item("mine", "k", "1"))
+            await mine
+
+    asyncio.run(watch())
+
+
+def test_a_stream_whose_cursor_is_gone_ends_and_the_next_says_why(own):
+    with Memory("ns", url=own.url) as memory:
+        memory.set("k", 1)
+        memory.set("k", 2)
+    stream = requests.get(url(own), headers=EVENTS, stream=True, timeout=30)
+    with contextlib.closing(sqlite3.connect(own.path)) as file:  # as an older backup has it
+        file.execute("DELETE FROM changes WHERE id = 2")
+        file.commit()
+    assert "id: 2" in stream.text, "it came to an end, and did not break off"
+    answer = requests.get(url(own), headers={**EVENTS, "Last-Event-ID": "2"}, timeout=30)
+    assert answer.status_code == 409
+    assert "read anew" in answer.json()["detail"]
 
 
 def test_the_audit_tells_who_did_what_and_who_was_refused(own):
@@ -142,6 +177,15 @@ def test_the_audit_tells_who_did_what_and_who_was_refused(own):
         f"{own.url}/v1/audit", params={"namespace": "theirs"}, headers={"X-API-Key": admin}, timeout=20
     ).json()
     assert [change["refusal"] for change in one["changes"]] == ["forbidden"]
+
+
+def test_the_audit_tells_who_erased(own):
+    with Memory("ns", url=own.url) as memory:
+        memory.set("k", 1)
+    headers = {"X-API-Key": issue(own, "boss", admin=True)}
+    requests.post(f"{own.url}/v1/namespaces/ns/erase", headers=headers, timeout=20).raise_for_status()
+    answer = requests.get(f"{own.url}/v1/audit", headers=headers, timeout=20).json()
+    assert [(change["who"], change["verb"]) for change in answer["changes"]] == [("local", "issue"), ("boss", "erase")]
 
 
 def test_a_storm_of_refusals_is_counted_and_not_kept(own):

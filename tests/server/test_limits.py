@@ -242,6 +242,22 @@ def test_an_answer_that_nobody_reads_is_given_up(quick):
         client.close()
 
 
+def test_a_stream_that_is_read_slowly_comes_to_its_end(quick):
+    """Slower than the disk, and for longer than an answer that nobody reads is kept."""
+    for n in range(20):
+        requests.put(f"{quick.url}/v1/namespaces/stream/items/{n}", json={"value": "x" * 10**6}, timeout=20)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+        client.connect(("127.0.0.1", quick.port))
+        client.sendall(b"GET /v1/backup HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        received = bytearray()
+        while piece := client.recv(2**16):
+            received += piece
+            time.sleep(len(piece) / 5e6)
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert len(body) == int(re.search(rb"content-length: (\d+)", head)[1])
+
+
 def test_a_connection_that_never_says_anything_is_closed_and_one_that_did_is_kept(quick):
     with connect(quick) as silent, connect(quick) as talking:
         talking.sendall(GET)

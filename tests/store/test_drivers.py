@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from harness import DAY, AioDriver, Clock, SyncDriver, clean_environment
 from scrubjay.drafts import Draft
 from scrubjay.errors import Conflict, InvalidInput, QuotaExceeded, Unavailable
-from scrubjay.store import items, lists, notes, quotas, schema, sqlite
+from scrubjay.store import changes, items, lists, notes, quotas, schema, sqlite
 from scrubjay.store.deliveries import Delivery, once
 from scrubjay.store.operation import WRITE, Quota, operation
 from scrubjay.store.sqlite import SqliteStore
@@ -464,3 +465,22 @@ def test_a_closed_store_says_so(driver):
     driver.store.close()
     with pytest.raises(Unavailable, match="closed"):
         driver.run(items.read_text("ns", "k"))
+
+
+def test_whoever_is_cancelled_in_the_middle_of_a_read_leaves_nothing_to_the_next(tmp_path):
+    """As a stream is when its client goes."""
+
+    async def read_after(turns: int) -> object:
+        reading = asyncio.ensure_future(driver._aio.run(changes.read_audit(None, 0, 0)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+        return await asyncio.gather(*(driver._aio.run(changes.read_audit(None, 0, 0)) for _ in range(4)))
+
+    driver = AioDriver(tmp_path / "db")
+    try:
+        for turns in range(60):
+            assert driver._runner.run(read_after(turns % 6)) == [[]] * 4
+    finally:
+        driver.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sqlite3
@@ -88,7 +89,7 @@ def test_a_backup_is_of_one_moment_while_others_write(tmp_path, monkeypatch):
 
 def test_a_file_that_is_there_is_replaced_only_when_asked_and_nothing_half_made_remains(tmp_path):
     (tmp_path / "there").write_text("mine")
-    with pytest.raises(InvalidInput, match="--force"), files.arriving(tmp_path / "there"):
+    with pytest.raises(InvalidInput, match="--force"), files.arriving(tmp_path / "there", force=False):
         pass
     with pytest.raises(ZeroDivisionError), files.arriving(tmp_path / "there", force=True) as partial:
         partial.write_text(str(1 / 0))
@@ -257,6 +258,39 @@ def test_a_file_that_cannot_be_opened_is_not_taken_from_a_process_that_has_it_op
         holder.communicate(timeout=30)
     files.restore(tmp_path / "copy", tmp_path / "db", quiet)
     assert read(tmp_path / "db") == {"a": "1"}
+
+
+def test_a_sealed_backup_needs_no_secret_but_nobody_goes_on_with_other_keys(tmp_path):
+    sealed = SqliteStore(tmp_path / "sealed", durability="fast", secret="s")
+    sealed.run(items.set_item("ns", "a", "2"))
+    keep(sealed, tmp_path / "copy")
+    sealed.close()
+    make(tmp_path / "db", a=1).close()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "db")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environment(),
+    )  # fmt: skip
+    assert holder.stdout.readline() == b"open\n"
+    try:
+        with pytest.raises(Unavailable, match="other keys than the backup"):
+            files.restore(tmp_path / "copy", tmp_path / "db", quiet)
+    finally:
+        holder.communicate(timeout=30)
+    assert read(tmp_path / "db") == {"a": "1", "held": "1"}
+    files.restore(tmp_path / "copy", tmp_path / "db", quiet)
+    with pytest.raises(InvalidInput, match="sealed"):
+        SqliteStore(tmp_path / "db")
+    with contextlib.closing(SqliteStore(tmp_path / "db", secret="s")) as store:
+        assert store.run(items.read_text("ns", "a")) == "2"
+
+
+def test_a_secret_of_ones_own_does_not_seal_a_backup(tmp_path, monkeypatch):
+    store = SqliteStore(tmp_path / "db")
+    monkeypatch.setenv("SCRUBJAY_SECRET", "of another file")
+    keep(store, tmp_path / "copy")
+    store.close()
+    monkeypatch.delenv("SCRUBJAY_SECRET")
+    assert read(tmp_path / "copy") == {}
 
 
 def test_an_older_backup_is_brought_to_this_format_before_anyone_sees_it(tmp_path, monkeypatch):

@@ -132,8 +132,8 @@ class AioStore:
                 await reader.execute("BEGIN")
                 return await _steps_through(reader, operation, self._store.context())
             finally:
-                if reader.in_transaction:
-                    await reader.execute("ROLLBACK")
+                # Also when there is none yet: whoever is cancelled leaves its BEGIN in the line before this.
+                await reader.rollback()
 
     @contextlib.asynccontextmanager
     async def _reader(self) -> Any:

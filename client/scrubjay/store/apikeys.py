@@ -13,7 +13,7 @@ from scrubjay.errors import InvalidInput
 from scrubjay.names import check_name
 from scrubjay.records import ApiKey, to_time
 
-from .changes import Entry, recorded
+from .changes import Entry, record
 from .operation import READ, WRITE, Context, Steps, operation
 
 _PREFIX = "sj"
@@ -64,7 +64,7 @@ def issue(
         raise InvalidInput("an admin key can write by its nature; leave out one of admin and read-only")
     row = (identity, name, json.dumps(patterns), int(read_only), int(admin), context.now)
     yield f"INSERT INTO apikeys ({_COLUMNS}, hash) VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, _hash(secret))  # noqa: S608
-    yield recorded(context, [Entry("issue", "", identity)])
+    yield from record(context, [Entry("issue", "", identity)])
     return _apikey(row)
 
 
@@ -78,7 +78,7 @@ def list_all(_context: Context) -> Steps[list[ApiKey]]:
 def revoke(context: Context, identity: str) -> Steps[bool]:
     rows = yield "DELETE FROM apikeys WHERE id = ? RETURNING id", (identity,)
     if rows:
-        yield recorded(context, [Entry("revoke", "", identity)])
+        yield from record(context, [Entry("revoke", "", identity)])
     return bool(rows)
 
 

@@ -13,7 +13,7 @@ from scrubjay.errors import Conflict
 from scrubjay.names import MAX_PAGE, successor
 from scrubjay.records import Change, to_time
 
-from .operation import READ, SNAPSHOT, WRITE, Context, Long, Many, Statement, Steps, operation
+from .operation import READ, SNAPSHOT, WRITE, Context, Long, Many, Steps, operation
 
 DAY = 86_400_000
 """Milliseconds."""
@@ -34,16 +34,17 @@ class Entry(NamedTuple):
     """The code of the error, if it was refused."""
 
 
-def recorded(context: Context, entries: Sequence[Entry]) -> Statement:
-    """The statement that records them, in the transaction of the change itself."""
-    rows = [(context.now, context.who, *entry) for entry in entries]
-    return (_INSERT, rows[0]) if len(rows) == 1 else Many(_INSERT, rows)
+def record(context: Context, entries: Sequence[Entry]) -> Steps[None]:
+    """Write them down, in the transaction of the change itself."""
+    if context.records and entries:
+        rows = [(context.now, context.who, *entry) for entry in entries]
+        yield (_INSERT, rows[0]) if len(rows) == 1 else Many(_INSERT, rows)
 
 
 @operation(WRITE)
 def refuse(context: Context, *entries: Entry) -> Steps[None]:
     """Record what was not done."""
-    yield recorded(context, entries)
+    yield from record(context, entries)
 
 
 @operation(SNAPSHOT)
@@ -91,6 +92,13 @@ def last_change(_context: Context) -> Steps[int]:
     """The cursor of the present."""
     rows = yield "SELECT max(id) FROM changes", ()
     return rows[0][0] or 0
+
+
+@operation(READ)
+def changed_since(_context: Context, after: int) -> Steps[set[str]]:
+    """The namespaces that have changed after a cursor, which is of a moment ago."""
+    rows = yield "SELECT DISTINCT namespace FROM changes WHERE id > ? AND refusal IS NULL", (after,)
+    return {namespace for (namespace,) in rows}
 
 
 def rotate(context: Context, days: int, most: int, limit: int) -> Steps[bool]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from scrubjay.errors import Unavailable
 
-from .changes import Entry, recorded
+from .changes import Entry, record
 from .operation import LONG_WRITE, Context, Steps, operation
 from .sqlite import SqliteStore
 
@@ -60,10 +60,12 @@ class Erasure(NamedTuple):
         return self._asdict()
 
 
-def erase(store: SqliteStore, namespace: str) -> Erasure:
-    """Erase a namespace, in this file, for good."""
+def erase(store: SqliteStore, namespace: str, who: str | None = None) -> Erasure:
+    """Erase a namespace, in this file, for good; `who` wants it, if it is not the program itself."""
     pieces = _with_connection(store, lambda connection: draw(_pieces_of(connection, namespace)))
-    rows = store.run(delete_rows(namespace))
+    deletion = delete_rows(namespace)
+    deletion.who = who
+    rows = store.run(deletion)
     try:
         store.compact()
     except Unavailable as error:
@@ -90,7 +92,7 @@ def delete_rows(context: Context, namespace: str) -> Steps[dict[str, int]]:
 
     The log tells that something was erased, by a digest that says what to whoever knows the name.
     """
-    yield recorded(context, [Entry("erase", "", blake2b(namespace.encode(), digest_size=8).hexdigest())])
+    yield from record(context, [Entry("erase", "", blake2b(namespace.encode(), digest_size=8).hexdigest())])
     tables = yield _TABLES, ()
     deleted: dict[str, int] = {}
     for _ in range(2):  # a second time for what a table may have noted of the first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import sqlite3
@@ -10,9 +11,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from scrubjay.errors import InvalidInput, Unavailable
+from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
 
+from .sealing import PLAIN, Cipher
 from .sqlite import BUSY_SECONDS, SqliteStore, explain, roll_back
 
 Progress = Callable[[int, int], object]
@@ -50,9 +53,16 @@ def back_up(store: SqliteStore, target: Path, progress: Progress) -> None:
         store.put_back(source)
 
 
+class _Copy(SqliteStore):
+    """A file of which no value is read: whoever keeps it need not know its secret, nor have the same."""
+
+    def open_keyring(self, _connection: sqlite3.Connection) -> Cipher:
+        return PLAIN
+
+
 def check_copy(path: Path) -> None:
     """Refuse a copy with damaged pages, another program's database, or that of a newer Scrubjay."""
-    with contextlib.closing(SqliteStore(path)) as store:
+    with contextlib.closing(_Copy(path)) as store:
         damage = store.find_damage()
     if damage:
         raise Unavailable(f"the copy is damaged, and so may be what it was made of: {damage[0]}; run `scrubjay doctor`")
@@ -64,10 +74,18 @@ def refuse_same(one: Path, other: Path) -> None:
 
 
 @contextlib.contextmanager
-def arriving(target: Path, *, force: bool = False) -> Iterator[Path]:
-    """A path to write to, which becomes `target` once it is whole and on disk; else nothing of it remains."""
+def arriving(target: Path, *, force: bool | None = None) -> Iterator[Path]:
+    """A path to write to, which becomes `target` once it is whole and on disk; else nothing of it remains.
+
+    A file that is there is replaced by force, where a user can ask for that, but never one that is in use.
+    """
+    if target.name.endswith(_BESIDE):
+        raise InvalidInput(f"{target} has the name of a database's log; name another file")
     if target.exists() and not force:
-        raise InvalidInput(f"{target} is there already; name another file, or say --force to replace it")
+        advice = "" if force is None else ", or say --force to replace it"
+        raise InvalidInput(f"{target} is there already; name another file{advice}")
+    if target.exists() and _is_open(target):
+        raise InvalidInput(f"{target} is a database that another process has open; name another file")
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
     try:
         os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -91,18 +109,26 @@ def restore(backup: Path, path: Path, progress: Progress) -> Path | None:
     refuse_same(backup, path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     size, log = (_size(Path(f"{path}{suffix}")) for suffix in ("", "-wal"))
-    aside = path.with_name(f"{path.name}.before-restore-{time.strftime('%Y%m%d-%H%M%S')}")
+    aside = _new_name(path.with_name(f"{path.name}.before-restore-{time.strftime('%Y%m%d-%H%M%S')}"))
     with _staged(backup, path.parent) as copy:
         try:
             if log and not size:  # SQLite would delete the log, which is all that is left
                 _swap(copy, path, aside)
             else:
+                if size and _ring(copy) != _ring(path):
+                    _refuse_open(path, "has other keys than the backup, with which others would go on")
                 _write_through(copy, path, aside if size else None, progress)
         except sqlite3.DatabaseError as error:
             if not _is_damage(error):
                 raise explain(error, path) from error
             _swap(copy, path, aside)
     return aside if size or log else None
+
+
+def _new_name(path: Path) -> Path:
+    """The name, or with a number behind it if it is taken."""
+    names = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(name for name in itertools.chain([path], names) if not name.exists())
 
 
 def _size(path: Path) -> int:
@@ -124,7 +150,10 @@ def _staged(backup: Path, folder: Path) -> Iterator[Path]:
             raise Unavailable(f"cannot copy {backup}: {error.strerror}; is the disk full?") from error
         if not copy.stat().st_size:
             raise InvalidInput(f"{backup} is empty, so it is no backup; name another")
-        check_copy(copy)
+        try:
+            check_copy(copy)
+        except ScrubjayError as error:
+            raise Unavailable(error.detail.replace(str(copy), str(backup))) from error
         yield copy
 
 
@@ -164,10 +193,7 @@ def _keep(path: Path, aside: Path) -> None:
 
 def _swap(copy: Path, path: Path, aside: Path) -> None:
     """What SQLite cannot even open is moved aside as it is; whoever had it open would go on with that one."""
-    if _is_open(path):
-        raise Unavailable(
-            f"{path} is damaged, and another process has it open; stop that one (such as `scrubjay serve`) first"
-        )
+    _refuse_open(path, "is damaged")
     for suffix in ("", "-wal"):
         if Path(f"{path}{suffix}").exists():
             Path(f"{path}{suffix}").replace(f"{aside}{suffix}")
@@ -175,6 +201,21 @@ def _swap(copy: Path, path: Path, aside: Path) -> None:
     _sync(copy)
     copy.replace(path)
     _sync(path.parent)
+
+
+def _ring(path: Path) -> list[Any]:
+    """What a file keeps of the keys that its values are sealed with; nothing if they are not."""
+    with contextlib.closing(_open(path)) as file:
+        if not file.execute("SELECT 1 FROM sqlite_master WHERE name = 'keyring'").fetchall():  # an older format
+            return []
+        return file.execute("SELECT salt, sealed FROM keyring").fetchall()
+
+
+def _refuse_open(path: Path, why: str) -> None:
+    if _is_open(path):
+        raise Unavailable(
+            f"{path} {why}, and another process has it open; stop that one (such as `scrubjay serve`) first"
+        )
 
 
 def _is_open(path: Path) -> bool:

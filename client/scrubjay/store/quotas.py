@@ -9,7 +9,7 @@ from scrubjay.errors import QuotaExceeded
 from scrubjay.lazy import Lazy
 from scrubjay.records import Usage, to_time
 
-from .changes import Entry, recorded, rotate
+from .changes import Entry, record, rotate
 from .operation import LONG_WRITE, READ, WRITE, Context, Long, Quota, Steps, operation
 
 if TYPE_CHECKING:
@@ -172,8 +172,7 @@ class Account:
                     *(self.day, self.writes, *self.own, self.version_floor),
                 ),
             )
-        if self._entries and self._context.records:
-            yield recorded(self._context, self._entries)
+        yield from record(self._context, self._entries)
 
 
 def open_account(context: Context, namespace: str) -> Steps[Account]:

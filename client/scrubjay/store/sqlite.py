@@ -392,7 +392,7 @@ class SqliteStore(Forkable):
         connection = self.take()
         try:
             self._migrate(connection)
-            self._cipher = self._open_keyring(connection)
+            self._cipher = self.open_keyring(connection)
         except sqlite3.Error as error:
             raise self.explained(error) from error
         finally:
@@ -450,7 +450,7 @@ class SqliteStore(Forkable):
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")
 
-    def _open_keyring(self, connection: sqlite3.Connection) -> Cipher:
+    def open_keyring(self, connection: sqlite3.Connection) -> Cipher:
         """How values are stored here; a new file with a secret gets its keys now."""
         ring = "SELECT salt, sealed FROM keyring"
         rows = connection.execute(ring).fetchall()
