@@ -310,6 +310,11 @@ class Outbox(Forkable):
         """Whether the server was asked in vain just now, or is being asked: then nobody else needs to wait for it."""
         return None in self._pauses and (self._sending.locked() or not self._is_due(None))
 
+    def refusal(self, namespace: str) -> QuotaExceeded | None:
+        """The quota that what waits of a namespace has met, at a server that is there."""
+        error = self._cause(namespace)
+        return error if isinstance(error, QuotaExceeded) else None
+
     def settle(self, namespace: str) -> None:
         """Send some of what waits of a namespace, unless that was tried a moment ago."""
         if namespace not in self.waiting or self.is_down() or not self._is_due(namespace):

@@ -44,6 +44,8 @@ class OutboxBackend(HttpBackend):
             return super().write(write, headers, age)
         outbox.settle(write.namespace)
         if outbox.is_down() or (write.namespace in outbox.waiting and not self._may_overtake(write)):
+            if not self._keep_refused and (refusal := outbox.refusal(write.namespace)):
+                raise refusal  # of what waits before it, and so of this one
             return outbox.add(write, quietly=self._keep_refused)
         delivery = slots.take()
         try:

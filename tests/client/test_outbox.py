@@ -350,7 +350,7 @@ def test_it_can_be_awaited(between):
 
 def blocked(server: Server, tmp_path) -> tuple[Server, Memory, Memory]:
     """Five appends to a namespace that may write two more, three to one that is free, all while the server is away."""
-    full, free = Memory("full", url=server.url), Memory("free", url=server.url)
+    full, free = Memory("full", url=server.url, keep_refused=True), Memory("free", url=server.url)
     full.update({"old": 1, "other": 2})
     full.set_quota(writes_per_day=4)
     server.stop()
@@ -367,6 +367,8 @@ def test_a_quota_stops_its_own_namespace_and_no_other(tmp_path):
     assert free.get("l") == [0, 1, 2]
     with pytest.raises(Unavailable, match=r"3 writes could not be sent.*writes a day"):
         full.flush()
+    with Memory("full", url=server.url) as ordinary, pytest.raises(QuotaExceeded, match="writes a day"):
+        ordinary.append("l", 5)
     assert full.append("l", 5) is None, "it goes behind the others"
     with direct(server, full) as stored:
         assert stored.get("l") == [0, 1]
