@@ -836,6 +836,7 @@ _SECURITY = {
 }
 WRITES = (413, 429, 503, 507)
 NDJSON = "application/x-ndjson"
+DATABASE = "application/vnd.sqlite3"
 _TEXT = {"type": "string", "maxLength": MAX_KEY_BYTES}
 _NUMBER = {"type": "number", "minimum": 0}
 _bodies: set[type[BaseModel]] = set()
@@ -849,8 +850,8 @@ def described(
     required: tuple[str, ...] = (),
     headers: tuple[dict[str, Any], ...] = (),
     bare: bool = False,
-    text: bool = False,
-    lines: bool = False,
+    takes: str | None = None,
+    sends: str | None = None,
 ) -> dict[str, Any]:
     """What FastAPI cannot see in a plain route: its parameters, its body, and every status it answers."""
     extra: dict[str, Any] = {
@@ -871,8 +872,8 @@ def described(
         schema = {"$ref": f"#/components/schemas/{body.__name__}"}
         needed = any(field.is_required() for field in body.model_fields.values())
         extra["requestBody"] = {"required": needed, "content": {"application/json": {"schema": schema}}}
-    if lines:
-        extra["requestBody"] = {"required": True, "content": {NDJSON: {"schema": {"type": "string"}}}}
+    if takes:
+        extra["requestBody"] = {"required": True, "content": {takes: {"schema": {"type": "string"}}}}
     statuses = {*errors, 400, 431, 503} if "{" in path else {*errors, 431}
     if path not in OPEN_PATHS:
         statuses |= {401, 403, 429}
@@ -881,8 +882,8 @@ def described(
         status: {"description": _WHY[status], **({} if status == 304 or bare else {"model": ErrorBody})}
         for status in sorted(statuses)
     }
-    if text:
-        responses[200] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    if sends:
+        responses[200] = {"content": {sends: {"schema": {"type": "string"}}}}
     return {"path": path, "openapi_extra": extra, "responses": responses}
 
 
@@ -1127,22 +1128,19 @@ async def clear_all(request: Request) -> Response:
 _COUNT = {"type": "integer", "minimum": 0, "maximum": 2**53}
 
 
-_CHANGES = described(
-    f"{_NS}/changes",
-    409,
-    query={
-        "prefix": _TEXT,
-        "after": {**_COUNT, "description": "a cursor; without it, from now on"},
-        "wait": {**_NUMBER, "maximum": MAX_WAIT, "description": "seconds to wait for something, as JSON"},
-    },
+@v1.get(
+    **described(
+        f"{_NS}/changes",
+        409,
+        query={
+            "prefix": _TEXT,
+            "after": {**_COUNT, "description": "a cursor; without it, from now on"},
+            "wait": {**_NUMBER, "maximum": MAX_WAIT, "description": "seconds to wait for something, as JSON"},
+        },
+        sends="text/event-stream",
+    ),
+    response_model=ChangesBody,
 )
-_CHANGES["responses"][200] = {
-    "description": "changes",
-    "content": {"text/event-stream": {"schema": {"type": "string"}}},
-}
-
-
-@v1.get(**_CHANGES, response_model=ChangesBody)
 async def watch_changes(request: Request) -> Response:
     """What has changed since: as server-sent events while it happens, or as JSON if that is what Accept says."""
     namespace, prefix = namespace_of(request), request.query_params.get("prefix", "")
@@ -1328,14 +1326,6 @@ async def revoke_apikey(request: Request) -> Response:
     return Response(status_code=204)
 
 
-class Lines(Response):
-    media_type = NDJSON
-
-
-class Database(Response):
-    media_type = "application/vnd.sqlite3"
-
-
 class MovedBody(BaseModel):
     namespace: str
     keys: int
@@ -1353,7 +1343,7 @@ class ErasedBody(BaseModel):
     traces: list[str] = Field(description="where something was found that should be gone")
 
 
-@v1.get(**described(f"{_NS}/export", 404), response_class=Lines)
+@v1.get(**described(f"{_NS}/export", 404, sends=NDJSON), response_class=Response)
 async def export_namespace(request: Request) -> Response:
     """All of a namespace as lines of JSON, as it is at one moment. For administrators."""
     need_admin(request)
@@ -1363,11 +1353,13 @@ async def export_namespace(request: Request) -> Response:
         file = undo.enter_context(tempfile.TemporaryFile(dir=store.folder))
         await store.apart(SqliteStore.run, transfer.export_namespace(namespace, file.write))
         undo.pop_all()
-    return sent(file, Lines.media_type)
+    return sent(file, NDJSON)
 
 
 @v1.post(
-    **described(f"{_NS}/import", 409, 413, 507, query={"replace": {"type": "boolean"}}, lines=True),
+    **described(
+        f"{_NS}/import", 409, 413, 507, query={"replace": {"type": "boolean"}}, takes="application/octet-stream"
+    ),
     response_model=MovedBody,
 )
 async def import_namespace(request: Request) -> Response:
@@ -1396,7 +1388,7 @@ async def erase_namespace(request: Request) -> Response:
     return json_response(erased.to_json())
 
 
-@v1.get(**described("/v1/backup", 503), response_class=Database)
+@v1.get(**described("/v1/backup", 503, sends=DATABASE), response_class=Response)
 async def back_up(request: Request) -> Response:
     """The whole database, as it is at one moment. For administrators."""
     need_admin(request)
@@ -1405,7 +1397,7 @@ async def back_up(request: Request) -> Response:
         copy = Path(folder) / "copy"
         await store.apart(files.back_up, copy, lambda *_: None)
         file = copy.open("rb")
-    return sent(file, Database.media_type)
+    return sent(file, DATABASE)
 
 
 @contextlib.contextmanager
@@ -1444,7 +1436,7 @@ async def ready(request: Request) -> Response:
     return json_response({"status": "ready", "version": __version__})
 
 
-@v1.get(**described("/metrics", text=True), response_class=Response)
+@v1.get(**described("/metrics", sends="text/plain"), response_class=Response)
 async def metrics(_request: Request) -> Response:
     """For Prometheus."""
     registry = _REGISTRY
@@ -1664,7 +1656,7 @@ def serve(arguments: argparse.Namespace) -> int:
     except ScrubjayError as error:
         print(f"scrubjay: {error}", file=sys.stderr)
         return 1
-    print(banner(listener, first_key), flush=True)
+    print(banner(listener, first_key, only_reads=store.only_reads), flush=True)
     for ending in (signal.SIGTERM, signal.SIGINT):
         # Uvicorn raises the signal that ended it once more; to be asked to end and to end is no failure.
         signal.signal(ending, lambda *_: sys.exit(0))
@@ -1702,7 +1694,7 @@ def _first_key(store: SqliteStore) -> str | None:
     return secret
 
 
-def banner(listener: socket.socket, first_key: str | None) -> str:
+def banner(listener: socket.socket, first_key: str | None, *, only_reads: bool = False) -> str:
     host, port = listener.getsockname()[:2]
     everywhere = ipaddress.ip_address(host).is_unspecified
     if everywhere:  # an address to listen on, and none to go to
@@ -1716,7 +1708,7 @@ def banner(listener: socket.socket, first_key: str | None) -> str:
     reads = f"{requests:,} requests a minute for each client" if requests else "reads are free"
     key = f"\n  api key  {first_key}   (admin; shown only now: give it as SCRUBJAY_API_KEY)" if first_key else ""
     return f"""Scrubjay {__version__} is serving at {url}{also}{key}
-  data     {Path(resolve("path")).expanduser()}
+  data     {Path(resolve("path")).expanduser()}{" (it may not be written: this server only reads)" if only_reads else ""}
   quotas   {allowed} and {held} for each namespace; {reads}
   try      SCRUBJAY_URL={url} scrubjay set my-agent greeting hello
   docs     {url}/docs

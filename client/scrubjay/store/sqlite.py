@@ -400,6 +400,11 @@ class SqliteStore(Forkable):
             self.put_back(connection)
         self._identity = self._look()
 
+    @property
+    def only_reads(self) -> bool:
+        """Whether the file, or its folder, may not be written."""
+        return bool(self._mode)
+
     def check_place(self) -> None:
         """Refuse a file that was moved, emptied or deleted: it would take writes that nobody finds again."""
         try:
