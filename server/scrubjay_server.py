@@ -1708,7 +1708,7 @@ def banner(listener: socket.socket, first_key: str | None, *, only_reads: bool =
     reads = f"{requests:,} requests a minute for each client" if requests else "reads are free"
     key = f"\n  api key  {first_key}   (admin; shown only now: give it as SCRUBJAY_API_KEY)" if first_key else ""
     return f"""Scrubjay {__version__} is serving at {url}{also}{key}
-  data     {Path(resolve("path")).expanduser()}{" (it may not be written: this server only reads)" if only_reads else ""}
+  data     {Path(resolve("path")).expanduser()}{" (only read: it may not be written)" if only_reads else ""}
   quotas   {allowed} and {held} for each namespace; {reads}
   try      SCRUBJAY_URL={url} scrubjay set my-agent greeting hello
   docs     {url}/docs
