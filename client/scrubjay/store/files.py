@@ -9,6 +9,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def restore(backup: Path, path: Path, progress: Progress) -> Path | None:
     refuse_same(backup, path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     size, log = (_size(Path(f"{path}{suffix}")) for suffix in ("", "-wal"))
-    aside = path.with_name(f"{path.name}.before-restore-{time.strftime('%Y%m%d-%H%M%S')}")
+    aside = path.with_name(f"{path.name}.before-restore-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}")
     with _staged(backup, path.parent) as copy:
         try:
             if log and not size:  # SQLite would delete the log, which is all that is left
