@@ -392,11 +392,16 @@ class Refusals:
         waiting, self._waiting, more, self._more = self._waiting, [], self._more, 0
         if more:
             waiting.append(("many", changes.Entry("other", "", f"{more} more", refusal="refused")))
-        for who in dict.fromkeys(who for who, _ in waiting):
-            operation = changes.refuse(*(entry for name, entry in waiting if name == who))
-            operation.who = who
-            with contextlib.suppress(ScrubjayError):
-                await self._store.run(operation)
+        entries: dict[str, list[changes.Entry]] = {}
+        for who, entry in waiting:
+            entries.setdefault(who, []).append(entry)
+        await asyncio.gather(*(self._record(*each) for each in entries.items()))  # at once: they share a commit
+
+    async def _record(self, who: str, entries: list[changes.Entry]) -> None:
+        operation = changes.refuse(*entries)
+        operation.who = who
+        with contextlib.suppress(ScrubjayError):
+            await self._store.run(operation)
 
 
 class Watchers:

@@ -211,20 +211,21 @@ class HttpBackend:
         answer = self._send(method, path, body, headers)
         if answer.status >= 300:
             raise self._failure(answer)
-        if not answer.data:
-            return {}
+        return self._decoded(answer.data, answer.status) if answer.data else {}
+
+    def _decoded(self, data: bytes, status: int) -> Any:
         try:
-            return json.loads(answer.data)
+            return json.loads(data)
         except ValueError as error:
             raise Unavailable(
-                f"{self.place} answered something that is not JSON; is it a Scrubjay server?", status=answer.status
+                f"{self.place} answered something that is not JSON; is it a Scrubjay server?", status=status
             ) from error
 
     def _upload(self, path: str, file: BinaryIO | None) -> dict[str, Any]:
         """What may take long, and may be larger than memory."""
         flow = self._stream("POST", path, file)
         with contextlib.closing(flow):
-            answered: dict[str, Any] = json.loads(self._read(flow))
+            answered: dict[str, Any] = self._decoded(self._read(flow), flow.status)
             return answered
 
     def _download(self, path: str, write: Callable[[bytes], object], progress: Callable[[int, int], object]) -> None:

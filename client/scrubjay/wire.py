@@ -162,13 +162,16 @@ class _DirectWire(Forkable):
             once = {"Content-Length": str(_size(body)), "Connection": "close"}
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused halfway: the answer says why
                 opened.request(method, self._root + path, body, {**headers, **once})
-            return opened.getresponse()
+            answer = opened.getresponse()
         except http.client.HTTPException as error:
             opened.close()
             raise NoAnswer(f"what answered does not speak HTTP: {error}") from error
         except OSError as error:
             opened.close()
             raise NoAnswer(str(error) or type(error).__name__) from error
+        if opened.sock:  # whoever answers may want to keep it; it lives until the answer is closed
+            opened.sock.close()
+        return answer
 
     def close(self) -> None:
         _close_all(self._idle)

@@ -587,3 +587,18 @@ def test_names_of_any_length_make_keys():
 
 def test_half_an_emoji_does_not_cost_a_message():
     assert snapshot({"content": "well \ud83d done"}) == {"content": "well ? done"}
+
+
+def test_a_session_is_not_called_forgotten_while_its_notes_wait_to_be_sent(tmp_path):
+    with serving(tmp_path / "db") as server, Memory("agent", url=server.url) as memory:
+        session = Session(memory, "s")
+        memory.set("k", 1)
+        memory.set_quota(writes_per_day=1)
+        session.write(session.remembered("Sarah likes tea", "user"))
+        eventually(lambda: not session._saver.is_busy)
+        with pytest.raises(Unavailable, match="notes wait to be sent"):
+            session.forget("s")
+        memory.set_quota(writes_per_day=0)
+        memory.flush()
+        session.forget("s")
+        assert memory.notes() == []

@@ -7,10 +7,12 @@ import socket
 import threading
 import time
 import urllib.request
+from contextlib import closing
 
 import pytest
 
 from scrubjay import Memory, Unavailable
+from scrubjay.http_backend import HttpBackend
 from scrubjay.wire import open_wire
 
 
@@ -111,6 +113,14 @@ ILLEGAL = {
 def test_everything_else_is_unavailable(scripted, kind):
     with Memory("ns", url=scripted(ILLEGAL[kind]).url) as memory, pytest.raises(Unavailable, match=r"http://127\."):
         memory.get("k")
+
+
+def test_a_long_call_to_somebody_else_is_unavailable_too(scripted):
+    with (
+        closing(HttpBackend(scripted(LEGAL["length"]).url, 5)) as server,
+        pytest.raises(Unavailable, match="is it a Scrubjay server"),
+    ):
+        server.erase("ns")
 
 
 def test_a_server_that_says_nothing_is_given_up_after_the_timeout():

@@ -131,6 +131,8 @@ def test_restoring_keeps_what_was_there_and_others_see_it_at_once(tmp_path):
     assert len(json.loads(read(aside)["l"])) == 5000
     assert read(tmp_path / "copy") == {"a": "1"}
     assert steps
+    again = files.restore(aside, tmp_path / "db", quiet)
+    assert read(again) == {"a": "1", "b": "3"}, "each is kept under a name of its own"
 
 
 def test_no_write_is_lost_from_both_the_old_and_the_new_file(tmp_path):

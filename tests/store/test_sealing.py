@@ -47,6 +47,7 @@ def holds(driver) -> None:
     assert [note.content for note in driver.run(notes.list_notes("ns"))][1] == "Maria: what did Zebediah ride?"
     again = driver.run(notes.remember("ns", Draft.check(best.content, session="s")))[0]
     assert again.id == best.id, "the same content is found again"
+    assert driver.run(notes.read_note("ns", best.id)).metadata == best.metadata
     known, names = driver.run(vectors.read_vectors("ns", "model"))
     assert [vector for _, vector in known] == [b"\x01\x02" * 100]
     assert sorted(names) == ["maria", "zebediah"]

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from scrubjay.errors import Conflict, InvalidInput
+from scrubjay.errors import Conflict, InvalidInput, Unavailable
 from scrubjay.memory import Memory
 from scrubjay.names import MAX_NAMESPACE_CHARS, MAX_RECALL, check_key, shown
 from scrubjay.recall.context import as_context
@@ -153,8 +153,13 @@ class Session:
             return key.startswith(prefix) if prefix else is_reserved(key) and not key.startswith(_MARK)
 
         keys = self._saver.erase(prefix, is_meant)
-        for note in self._saver.memory.notes(session=name):
-            self._saver.memory.forget(note.id)
+        memory = self._saver.memory
+        for note in memory.notes(session=name):
+            memory.forget(note.id)
+        if any(write.verb == "remember" for write in memory.pending()):  # and nobody can say yet which they become
+            raise Unavailable(
+                f"notes wait to be sent to {memory.place}, and can be forgotten only then; see memory.pending()"
+            )
         return keys
 
 

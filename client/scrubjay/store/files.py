@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shutil
 import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ def restore(backup: Path, path: Path, progress: Progress) -> Path | None:
     refuse_same(backup, path)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     size, log = (_size(Path(f"{path}{suffix}")) for suffix in ("", "-wal"))
-    aside = _new_name(path.with_name(f"{path.name}.before-restore-{time.strftime('%Y%m%d-%H%M%S')}"))
+    aside = path.with_name(f"{path.name}.before-restore-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}")
     with _staged(backup, path.parent) as copy:
         try:
             if log and not size:  # SQLite would delete the log, which is all that is left
@@ -123,12 +123,6 @@ def restore(backup: Path, path: Path, progress: Progress) -> Path | None:
                 raise explain(error, path) from error
             _swap(copy, path, aside)
     return aside if size or log else None
-
-
-def _new_name(path: Path) -> Path:
-    """The name, or with a number behind it if it is taken."""
-    names = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
-    return next(name for name in itertools.chain([path], names) if not name.exists())
 
 
 def _size(path: Path) -> int:

@@ -121,7 +121,7 @@ def read_note(context: Context, namespace: str, note_id: str) -> Steps[Note]:
     row = Row._make(rows[0]) if rows else None
     if row is None or is_over(row.expires_at, context.now):
         raise NotFound(f"there is no note {shown(note_id)} any more")
-    return row.to_note()
+    return row.opened(context.cipher, namespace).to_note()
 
 
 @operation(LONG_WRITE)
