@@ -247,7 +247,7 @@ def test_the_routes_are_described(here):
     exported = paths["/v1/namespaces/{namespace}/export"]["get"]["responses"]["200"]["content"]
     assert list(exported) == ["application/x-ndjson"]
     taken = paths["/v1/namespaces/{namespace}/import"]["post"]["requestBody"]["content"]
-    assert list(taken) == ["application/x-ndjson"]
+    assert list(taken) == ["application/octet-stream"]
     assert "/v1/backup" in paths
     assert "/v1/namespaces/{namespace}/erase" in paths
     bad = requests.post(f"{here.url}/v1/namespaces/x/import?replace=perhaps", data=b"", timeout=5)
