@@ -504,3 +504,18 @@ def test_stems_are_those_of_fts5():
     theirs = {words[row]: term for term, row in connection.execute("SELECT term, doc FROM v")}
     connection.close()
     assert {word: stem(word) for word in words} == theirs
+
+
+def test_a_tag_that_repeats_a_word_counts_whenever_it_is_given(driver):
+    driver.run(notes.remember("at once", Draft.check("tea at noon", tags=["tea"])))
+    driver.run(notes.remember("later", Draft.check("tea at noon")))
+    driver.run(notes.remember("later", Draft.check("tea at noon", tags=["tea"])))
+    connection = driver.store.take()
+    indexed = [
+        connection.execute(
+            "SELECT word, count, length FROM note_words WHERE namespace = ? ORDER BY word", (namespace,)
+        ).fetchall()
+        for namespace in ("at once", "later")
+    ]
+    driver.store.put_back(connection)
+    assert indexed[0] == indexed[1]

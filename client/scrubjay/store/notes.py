@@ -300,7 +300,8 @@ def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> St
     speaker = seal_speaker(context.cipher, account.namespace, row)
     labels = (row.type, row.tags, row.session, metadata, speaker)
     yield _UPDATE, (*labels, row.pinned, row.times, *row[9:], account.namespace, row.id)
-    if row.words != found.words:  # other labels, or a program that splits words in another way
+    is_labelled_anew = (row.type, row.tags, row.metadata) != (found.type, found.tags, found.metadata)
+    if is_labelled_anew or row.words != found.words:  # the latter when a program splits words in another way
         yield from remove_words(account.namespace, found)
         yield from add_words(account.namespace, row.id, counts)
     return row
