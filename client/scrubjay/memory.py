@@ -304,6 +304,17 @@ class Memory:
         return key
 
     @property
+    def timeout(self) -> float:
+        """Seconds that it waits for a server."""
+        seconds: float = resolve("timeout", self._where["timeout"])
+        return seconds
+
+    @property
+    def has_outbox(self) -> bool:
+        """Whether what cannot be sent is kept on disk."""
+        return is_remote(self.place) and not self._where["strict"]
+
+    @property
     def place(self) -> str:
         """Where it is: the path of the file, or the URL of the server."""
         return self._backend.place
@@ -347,6 +358,10 @@ class Memory:
             if len(page) < MAX_PAGE:
                 return
             after = page[-1]
+
+
+def is_remote(place: str) -> bool:
+    return place.startswith("http")
 
 
 def reopened(memory: Memory, **changes: Any) -> Memory:

@@ -306,6 +306,10 @@ class Outbox(Forkable):
                 self._pause(write.namespace, why)
             self._start()
 
+    def is_away(self) -> bool:
+        """Whether the server was asked in vain, and nobody has reached it since."""
+        return None in self._pauses
+
     def is_down(self) -> bool:
         """Whether the server was asked in vain just now, or is being asked: then nobody else needs to wait for it."""
         return None in self._pauses and (self._sending.locked() or not self._is_due(None))

@@ -42,8 +42,7 @@ class OutboxBackend(HttpBackend):
         if headers:  # a version is expected, and only the server knows it
             self._in_order(write.namespace)
             return super().write(write, headers, age)
-        outbox.settle(write.namespace)
-        if outbox.is_down() or (write.namespace in outbox.waiting and not self._may_overtake(write)):
+        if self._must_wait(write):
             if not self._keep_refused and (refusal := outbox.refusal(write.namespace)):
                 raise refusal  # of what waits before it, and so of this one
             return outbox.add(write, quietly=self._keep_refused)
@@ -80,6 +79,14 @@ class OutboxBackend(HttpBackend):
         usage = super().set_quota(namespace, changes)
         self._outbox.hurry()  # it may be what was waited for
         return usage
+
+    def _must_wait(self, write: Write) -> bool:
+        """Whether it goes into the outbox at once. Who keeps everything never waits for another attempt."""
+        outbox = self._outbox
+        if not self._keep_refused:
+            outbox.settle(write.namespace)
+        is_down = outbox.is_away() if self._keep_refused else outbox.is_down()
+        return is_down or (write.namespace in outbox.waiting and not self._may_overtake(write))
 
     def _keeps(self, error: ScrubjayError) -> bool:
         if isinstance(error, QuotaExceeded):

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import serving
+from harness import Server, serving
 from scrubjay import Forbidden, Memory, Unavailable
 from scrubjay.adapters import _saving
 from scrubjay.adapters._messages import snapshot
@@ -323,6 +323,33 @@ def test_what_was_told_in_an_outage_survives_the_death_of_the_process(tmp_path, 
         assert after.get("messages") == ["first", *range(20)]
 
 
+TOLD_WITHOUT_PAUSE = """
+import itertools, sys
+from scrubjay import Memory
+from scrubjay.adapters._saving import Write, saver_of
+saver = saver_of(Memory("agent", url=sys.argv[1]))
+for n in itertools.count():
+    saver.write(Write("append", "messages", n, f"id-{n}"))
+    print(n, flush=True)
+"""
+
+
+def test_an_agent_that_never_pauses_loses_nothing_when_the_server_is_killed_and_then_itself(tmp_path):
+    server = Server(tmp_path / "db", "--writes-per-day", "0")
+    command = [sys.executable, "-c", TOLD_WITHOUT_PAUSE, server.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as agent:
+        told = [int(next(agent.stdout)) for _ in range(100)]
+        server.stop(signal.SIGKILL)
+        told += [int(next(agent.stdout)) for _ in range(300)]
+        agent.kill()
+        told += [int(line) for line in agent.stdout]
+    with serving(tmp_path / "db", "--writes-per-day", "0", port=server.port), Memory("agent", url=server.url) as after:
+        after.flush(60)
+        stored = after.get("messages")
+    assert stored[: len(told)] == told
+    assert stored == list(range(len(stored)))
+
+
 def test_what_a_server_refuses_for_a_quota_survives_the_death_of_the_process(tmp_path):
     with serving(tmp_path / "db", "--writes-per-day", "5") as server:
         told = subprocess.run(
@@ -440,6 +467,17 @@ def test_a_write_that_can_never_succeed_does_not_stop_the_others(memory, caplog)
     assert memory.get("k") == 1
     assert "is no list" in caplog.text
     assert not saver.down
+
+
+def test_erasing_that_fails_loses_nothing(memory):
+    away = Failing(memory)
+    saver = Saver(away)
+    saver.write(Write("append", "log", 1))
+    with pytest.raises(Unavailable):
+        saver.erase("", lambda _key: True)
+    away.away = False
+    assert settled(saver)
+    assert memory.get("log") == [1]
 
 
 def test_erasing_takes_the_waiting_writes_along(memory):

@@ -5,7 +5,7 @@ it answers. When that takes longer than PATIENCE, or fails, the agent goes on at
 on, and a thread writes what has queued up as soon as the memory can be reached again, in order.
 
 Over HTTP what cannot be sent goes into the outbox of this machine, where the end of the process does not
-reach it; what a quota refuses waits there, too.
+reach it; what a quota refuses waits there, too. That takes a moment, which the agent waits for each time.
 
 A server that does not answer is waited for once, by whoever asks first: all agents of the process
 that have a namespace there go on without it until somebody has reached it again.
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from scrubjay.errors import Conflict, InvalidInput, QuotaExceeded, ScrubjayError, Unavailable, ValueTooLarge
 from scrubjay.forks import Forkable
-from scrubjay.memory import Memory, reopened
+from scrubjay.memory import Memory, is_remote, reopened
 
 from ._messages import shortened
 
@@ -136,10 +136,11 @@ class Place:
 class Saver(Forkable):
     """All writes of this process to one namespace, one after the other."""
 
-    def __init__(self, memory: Memory, place: Place | None = None) -> None:
+    def __init__(self, memory: Memory, place: Place | None = None, *, keeps: bool = False) -> None:
         self.memory = memory
+        self._keeps = keeps  # in the outbox, whatever cannot be sent
         self._place = place or Place()
-        self._is_remote = is_remote(memory)
+        self._is_remote = is_remote(memory.place)
         self.start_anew()
         self.watch_forks()
 
@@ -190,11 +191,15 @@ class Saver(Forkable):
             if not self._draining:
                 self._draining = True
                 threading.Thread(target=self._drain, name="scrubjay-saver", daemon=True).start()
-            in_time = self._changed.wait_for(lambda: self._done >= ticket or self._behind or self._place.away, PATIENCE)
+            in_time = self._changed.wait_for(lambda: self._done >= ticket or self._waits_in_vain(), PATIENCE)
             if in_time and self._done < ticket:
                 self._behind = True
         if not in_time:
             self._went_away(_NO_ANSWER)
+
+    def _waits_in_vain(self) -> bool:
+        """Whether what is in the queue has been waited for; the outbox takes its writes when nobody else does."""
+        return self._behind or (self._place.away and not self._keeps)
 
     def read(self, get: Callable[[], T], otherwise: T) -> T:
         """What `get` returns, or `otherwise` when that takes too long or fails; a wrong call is the caller's."""
@@ -268,13 +273,13 @@ class Saver(Forkable):
     def erase(self, prefix: str, is_meant: Callable[[str], bool]) -> int:
         """Delete keys for good, waiting writes included. This one fails loudly: it is a promise to somebody."""
         with self._working:
+            keys = [key for key in self.memory.keys(prefix) if is_meant(key)]
+            self.memory.update(dict.fromkeys(keys))
             with self._changed:
                 kept = [write for write in self._queue if not is_meant(write.key)]
                 self._done += len(self._queue) - len(kept)
                 self._queue = deque(kept)
                 self._changed.notify_all()
-            keys = [key for key in self.memory.keys(prefix) if is_meant(key)]
-            self.memory.update(dict.fromkeys(keys))
         return len(keys)
 
     def flush(self, seconds: float) -> None:
@@ -363,15 +368,13 @@ class Saver(Forkable):
         return usage.max_bytes - usage.bytes >= ROOM
 
     def _was_kept(self) -> None:
-        """It is on disk, whatever else goes wrong; and by now it may have been sent."""
-        why = "what is written waits to be sent"
+        """It is on disk, whatever else goes wrong; say so once."""
+        if self._kept:
+            return
         with contextlib.suppress(ScrubjayError):
-            waiting = self.memory.pending()
-            if not waiting:
-                return
-            why = waiting[-1].why
-        self._go_on_without(why)
-        self._kept = True
+            if waiting := self.memory.pending():  # else it has been sent by now
+                self._warn(waiting[-1].why)
+                self._kept = True
 
     def _was_refused(self, why: str) -> None:
         self._go_on_without(why)
@@ -393,10 +396,13 @@ class Saver(Forkable):
     def _go_on_without(self, why: str) -> None:
         """Let nobody wait for what is in the queue, and say so once until everything is saved."""
         with self._changed:
-            if not (self._behind or self._kept or self.down):
-                log.warning("%r: %s. The agent goes on; what it is told is kept and saved later.", self.memory, why)
+            self._warn(why)
             self._behind = bool(self._queue)
             self._changed.notify_all()
+
+    def _warn(self, why: str) -> None:
+        if not (self._behind or self._kept or self.down):
+            log.warning("%r: %s. The agent goes on; what it is told is kept and saved later.", self.memory, why)
 
     def _reached(self, asked_at: float) -> None:
         """Who answers, but not as long as agents wait, is still away to them: they have waited for it once."""
@@ -434,8 +440,10 @@ class _Savers(Forkable):
                     atexit.unregister(self.flush_all)
                     atexit.register(self.flush_all)
                 # A handle of its own: the user may close theirs while another agent still writes.
-                own = reopened(memory, keep_refused=True)
-                saver = self._open[at] = Saver(own, self._places.setdefault(memory.place, Place()))
+                # It gives up as soon as the agent does, so that nothing is in memory only for long.
+                own = reopened(memory, keep_refused=True, timeout=min(memory.timeout, PATIENCE))
+                place = self._places.setdefault(memory.place, Place())
+                saver = self._open[at] = Saver(own, place, keeps=own.has_outbox)
             return saver
 
     def flush_all(self) -> None:
@@ -448,7 +456,3 @@ class _Savers(Forkable):
 
 _savers = _Savers()
 saver_of = _savers.saver_of
-
-
-def is_remote(memory: Memory) -> bool:
-    return memory.place.startswith("http")

@@ -15,13 +15,13 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from scrubjay.errors import Conflict, InvalidInput, Unavailable
-from scrubjay.memory import Memory
+from scrubjay.memory import Memory, is_remote
 from scrubjay.names import MAX_NAMESPACE_CHARS, MAX_RECALL, check_key, shown
 from scrubjay.recall.context import as_context
 from scrubjay.values import decode, encode
 
 from ._messages import snapshot
-from ._saving import BEFORE, Write, is_remote, saver_of
+from ._saving import BEFORE, Write, saver_of
 
 DEFAULT = "default"
 MAX_SESSION_BYTES = 128
@@ -111,7 +111,7 @@ class Session:
 
     def appended(self, key: str, item: Any) -> Write:
         # A server's answer can be lost, and the append is then sent again; a file's cannot.
-        return Write("append", self._prefix + key, item, uuid4().hex if is_remote(self.memory) else None)
+        return Write("append", self._prefix + key, item, uuid4().hex if is_remote(self.memory.place) else None)
 
     def merged(self, key: str, value: Any) -> Write:
         """For a value that was assigned before the stored one could be read."""
