@@ -404,7 +404,7 @@ async def memstore_remember(request: Request) -> Response:
         session=fields.get("session"),
         ttl=fields.get("ttl"),
         ttl_days=fields.get("ttl_days"),
-        pinned=fields.get("pinned") or False,
+        pinned=fields.get("pinned", False),
         metadata=fields.get("metadata"),
     )
     note, account = await remember_note(request, _memstore(request), draft)
