@@ -63,10 +63,10 @@ def _operation(path: str, method: str, operation: dict[str, Any], document: dict
 
 
 def _body(body: dict[str, Any], document: dict[str, Any]) -> str:
-    if "application/json" not in body["content"]:
-        return _table([("body", ", ".join(body["content"]))])
-    reference = body["content"]["application/json"]["schema"]["$ref"]
-    schema = document["components"]["schemas"][reference.rpartition("/")[2]]
+    ((media_type, content),) = body["content"].items()
+    if "$ref" not in content["schema"]:  # no JSON object with fields
+        return _table([(media_type, "body", _schema(content["schema"]))])
+    schema = document["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]
     needed = schema.get("required", ())
     rows = [
         (name, "body" if name in needed else "body, optional", field.get("description", ""), _schema(field))

@@ -310,6 +310,11 @@ class Memory:
         return seconds
 
     @property
+    def is_away(self) -> bool:
+        """Whether the server was asked in vain, and nobody has reached it since."""
+        return self.has_outbox and bool(getattr(self._backend, "is_away", False))
+
+    @property
     def has_outbox(self) -> bool:
         """Whether what cannot be sent is kept on disk."""
         return is_remote(self.place) and not self._where["strict"]

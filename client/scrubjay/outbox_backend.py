@@ -80,6 +80,10 @@ class OutboxBackend(HttpBackend):
         self._outbox.hurry()  # it may be what was waited for
         return usage
 
+    @property
+    def is_away(self) -> bool:
+        return self._outbox.is_away()
+
     def _must_wait(self, write: Write) -> bool:
         """Whether it goes into the outbox at once. Who keeps everything never waits for another attempt."""
         outbox = self._outbox

@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 PATIENCE = 1.0
 """Seconds an agent waits for its memory; once, and not again until the memory is back."""
+OUTBOX_AFTER = 0.8
+"""Seconds after which a write that a server has not answered goes into the outbox."""
 FILE_PATIENCE = 30.0
 """Seconds for reading a file of this machine: a long history takes its time."""
 ASK_AGAIN = 5.0
@@ -375,6 +377,8 @@ class Saver(Forkable):
             if waiting := self.memory.pending():  # else it has been sent by now
                 self._warn(waiting[-1].why)
                 self._kept = True
+                if self.memory.is_away:
+                    self._place.went_away()
 
     def _was_refused(self, why: str) -> None:
         self._go_on_without(why)
@@ -440,8 +444,9 @@ class _Savers(Forkable):
                     atexit.unregister(self.flush_all)
                     atexit.register(self.flush_all)
                 # A handle of its own: the user may close theirs while another agent still writes.
-                # It gives up as soon as the agent does, so that nothing is in memory only for long.
-                own = reopened(memory, keep_refused=True, timeout=min(memory.timeout, PATIENCE))
+                # It gives up before the agent does, so that the agent goes on when all is in the outbox.
+                seconds = min(memory.timeout, OUTBOX_AFTER) if memory.has_outbox else memory.timeout
+                own = reopened(memory, keep_refused=True, timeout=seconds)
                 place = self._places.setdefault(memory.place, Place())
                 saver = self._open[at] = Saver(own, place, keeps=own.has_outbox)
             return saver
