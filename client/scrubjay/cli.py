@@ -486,7 +486,7 @@ def _add_key_commands(keys_: Any, where: argparse.ArgumentParser) -> None:
     issuer = keys_.add_parser("issue", parents=[where], help="issue an api key and print it once")
     issuer.add_argument("--name", default="unnamed", help="who it is for")
     issuer.add_argument("--namespaces", action="append", metavar="PATTERN", help="such as 'support-*'; may be repeated")
-    issuer.add_argument("--read-only", action="store_true")
+    issuer.add_argument("--read-only", action="store_true", help="may read and search, and change nothing")
     issuer.add_argument("--admin", action="store_true", help="may also change quotas and api keys")
     issuer.set_defaults(run=key_issue)
     keys_.add_parser("list", parents=[where], help="list api keys").set_defaults(run=key_list)
