@@ -265,11 +265,10 @@ def admit(request: Request) -> Access:
     if limit is None:
         return authenticate(request)
     address = request.client.host if request.client else ""
-    limit.check(address)  # before the key is looked at: else guessing one would go on, answered or not
     try:
         access = authenticate(request)
     except Unauthenticated:
-        limit.take(address)
+        limit.take(address)  # and nobody's right key: behind a proxy all have the same address
         raise
     limit.take(address if access is apikeys.EVERYTHING else given_key(request) or "")
     return access
