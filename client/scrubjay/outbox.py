@@ -306,6 +306,16 @@ class Outbox(Forkable):
                 self._pause(write.namespace, why)
             self._start()
 
+    def went_away(self, why: Unavailable) -> None:
+        with self._changed:
+            self._pause(None, why)
+
+    def came_back(self) -> None:
+        if None in self._pauses:
+            with self._changed:
+                self._pauses.pop(None, None)
+                self._changed.notify_all()
+
     def is_away(self) -> bool:
         """Whether the server was asked in vain, and nobody has reached it since."""
         return None in self._pauses

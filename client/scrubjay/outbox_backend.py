@@ -13,6 +13,7 @@ from .http_backend import HttpBackend, Write
 from .names import MAX_PAGE
 from .outbox import Entry, open_outbox, slots
 from .records import Item, Pending, Usage
+from .wire import Answer
 
 log = logging.getLogger("scrubjay")
 
@@ -79,6 +80,19 @@ class OutboxBackend(HttpBackend):
         usage = super().set_quota(namespace, changes)
         self._outbox.hurry()  # it may be what was waited for
         return usage
+
+    def _send(
+        self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """What one call finds out about the server, the others need not."""
+        try:
+            answer = super()._send(method, path, body, headers)
+        except Unavailable as error:
+            self._outbox.went_away(error)
+            raise
+        if answer.status < 500:
+            self._outbox.came_back()
+        return answer
 
     @property
     def is_away(self) -> bool:

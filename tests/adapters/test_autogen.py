@@ -27,8 +27,15 @@ from autogen import (  # noqa: E402
 )
 
 from adapters.models import call_of, quiet, says, serving_model  # noqa: E402
-from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist, register_memory_tools  # noqa: E402
-from scrubjay.adapters import _saving  # noqa: E402
+from scrubjay import (  # noqa: E402
+    InvalidInput,
+    Memory,
+    PersistentAgent,
+    PersistentGroupChat,
+    persist,
+    register_memory_tools,
+    wire,
+)
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "autogen"
 NOISE = re.compile(r"$|>>>>>>>>|.*\[autogen|The model `|Next speaker")  # AutoGen's own, with times and ids in it
@@ -1108,26 +1115,23 @@ def test_an_agent_goes_on_without_its_memory_and_saves_later(tmp_path, caplog):
 
 
 def test_a_group_chat_waits_once_for_a_server_that_never_answers(monkeypatch, caplog):
-    waits = []
+    asked_by = []
 
-    class Counting(_saving.Saver):
-        def _went_away(self, why):
-            if threading.current_thread() is threading.main_thread():  # the others wait on the side
-                waits.append(why)
-            super()._went_away(why)
+    class Counted(wire._DirectWire):
+        def send(self, *args):
+            asked_by.append(threading.current_thread().name)
+            return super().send(*args)
 
-    monkeypatch.setattr(_saving, "Saver", Counting)
+    monkeypatch.setattr(wire, "_DirectWire", Counted)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("SCRUBJAY_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        monkeypatch.setenv("SCRUBJAY_TIMEOUT", "2")
         agents, group, manager = team(kind=PersistentAgent, names="ABCDE", rounds=10)
         talk(agents[0], manager, "start")
         assert len(group.messages) == 10
         assert all(agent.unsaved == 10 for agent in agents)
-    assert waits == ["no answer within 1 s"]
+    assert asked_by[0] == "scrubjay-reader", "the first agent looked for its history"
+    assert "scrubjay-saver" not in asked_by, "and from then on everything went into the outbox"
     assert len([record for record in caplog.records if record.name == "scrubjay"]) == 1
-    for kept in (*agents, group):
-        kept._session._saver.start_anew()  # nobody will ever answer
 
 
 def test_a_group_chat_that_began_without_its_memory_catches_up(tmp_path):
