@@ -78,7 +78,6 @@ NOT_JSON = [
     '{"value": 1}'.encode("utf-32"),
     b"[" * 100_000,
     b'{"a":' * 50_000,
-    b'{"value": ' + b"[" * 990 + b"]" * 990 + b"}",
     b"value=1&x=2",
     b"<xml/>",
     b"\x00" * 1000,
@@ -88,7 +87,15 @@ NOT_JSON = [
     b"[]",
     b"true",
 ]
-ODD_JSON = [b"", b"{}", b'{"value": 1e999}', b'{"value": "\\ud800"}', b'{"\\ud800": 1}', b'{"value": [1e-999, -0.0]}']
+ODD_JSON = [
+    b'{"value": ' + b"[" * 990 + b"]" * 990 + b"}",  # which newer Pythons read
+    b"",
+    b"{}",
+    b'{"value": 1e999}',
+    b'{"value": "\\ud800"}',
+    b'{"\\ud800": 1}',
+    b'{"value": [1e-999, -0.0]}',
+]
 
 
 @pytest.fixture(scope="module")

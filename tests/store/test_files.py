@@ -312,7 +312,7 @@ def test_an_older_backup_is_brought_to_this_format_before_anyone_sees_it(tmp_pat
 
 
 READER = """
-import os, sys
+import os, sys, urllib.parse
 import scrubjay.memory, scrubjay.recall.synonyms, scrubjay.store.notes  # what is imported late, while it can be
 from scrubjay import Memory, Unavailable
 if os.geteuid() == 0:  # to root no mode forbids anything

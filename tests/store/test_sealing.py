@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -84,10 +85,10 @@ def test_the_words_of_the_index_are_not_those_of_another_store(sealed, tmp_path)
     for run in (plain.run, sealed.run):
         run(notes.remember("ns", Draft.check("purple elephants")))
     plain.close()
-    words = [
-        {word for (word,) in sqlite3.connect(path).execute("SELECT word FROM note_words")}
-        for path in (plain.path, sealed.store.path)
-    ]
+    words = []
+    for path in (plain.path, sealed.store.path):
+        with closing(sqlite3.connect(path)) as connection:
+            words.append({word for (word,) in connection.execute("SELECT word FROM note_words")})
     assert len(words[0]) == len(words[1]) > 0
     assert not words[0] & words[1]
 
