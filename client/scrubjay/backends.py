@@ -18,15 +18,16 @@ from .lazy import Lazy
 from .names import MAX_PAGE
 from .records import ApiKey, Change, Item, Note, Pending, Usage
 from .settings import resolve
-from .store import changes, deliveries, items, lists, quotas
+from .store import changes, items, lists, quotas
 from .store.sqlite import SqliteStore
 from .values import decode
 
 if TYPE_CHECKING:
     from .meaning import Meaning
-    from .store import apikeys, notes
+    from .store import apikeys, deliveries, notes
 else:
     apikeys, notes = Lazy("scrubjay.store.apikeys"), Lazy("scrubjay.store.notes")
+    deliveries = Lazy("scrubjay.store.deliveries")
 
 
 class Backend(Protocol):

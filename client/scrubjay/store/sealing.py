@@ -7,12 +7,17 @@ sealed as a whole or not at all.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from scrubjay.errors import InvalidInput, MissingExtra, Unavailable
+from scrubjay.lazy import Lazy
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    hashlib = Lazy("hashlib")  # only who has a secret pays for it
 
 NONCE_BYTES, TAG_BYTES, KEY_BYTES, SALT_BYTES = 12, 16, 32, 16
 OVERHEAD = NONCE_BYTES + TAG_BYTES
