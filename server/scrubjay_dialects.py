@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import register_url_convertor
 
 from scrubjay.drafts import Draft, Question
 from scrubjay.errors import InvalidInput, NotFound
@@ -38,6 +38,7 @@ from scrubjay_server import (
     WRITES,
     Content,
     Days,
+    KeyConvertor,
     Label,
     PlainRoute,
     Seconds,
@@ -154,16 +155,10 @@ CONTEXT_TOKENS = 1000
 """What a context may take; its wire has no word for that."""
 
 
-class _AgentConvertor(Convertor[str]):
+class _AgentConvertor(KeyConvertor):
     """An agent's id in a path: slashes may be part of it, but not the name of what it has."""
 
     regex = r"(?:(?!/(?:remember|recall|inject-context|sessions|memories)(?:/|$))[\s\S])+"
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
 
 
 register_url_convertor("agent", _AgentConvertor())

@@ -151,7 +151,7 @@ class PlainRoute(APIRoute):
             raise InvalidInput("a namespace holds no '/', not even as %2F")
 
 
-class _KeyConvertor(Convertor[str]):
+class KeyConvertor(Convertor[str]):
     """A key in a path: everything that follows, slashes and line breaks included."""
 
     regex = r"[\s\S]+"
@@ -163,13 +163,13 @@ class _KeyConvertor(Convertor[str]):
         return value
 
 
-class _NoteConvertor(_KeyConvertor):
+class _NoteConvertor(KeyConvertor):
     """A note's id in a path, which is none of the words that stand in its place."""
 
     regex = r"(?!(?:recall|context)$)[\s\S]+"
 
 
-register_url_convertor("key", _KeyConvertor())
+register_url_convertor("key", KeyConvertor())
 register_url_convertor("note", _NoteConvertor())
 
 
