@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from .errors import Unavailable
 from .forks import Forkable
-from .recall.embedding import Embedder, nearest, open_embedder, without_names
+from .recall.embedding import Embedder, nearest, open_embedder
 from .store import vectors
 from .store.sqlite import SqliteStore
 
@@ -60,8 +60,8 @@ class Meaning(Forkable):
         if not query.strip() or time.monotonic() < self._away_until:
             return {}
         try:
-            known, names = self._store.run(vectors.read_vectors(namespace, self.embedder.name))
-            vector = self.embedder.embed([without_names(query, names)])[0] if known else b""
+            known, shown = self._store.run(vectors.read_vectors(namespace, self.embedder.name, query))
+            vector = self.embedder.embed([shown])[0] if known else b""
         except Unavailable as error:
             _log.warning("recall by words alone for %d s: %s", AWAY_SECONDS, error)
             self._away_until = time.monotonic() + AWAY_SECONDS
@@ -130,10 +130,10 @@ class Meaning(Forkable):
             return batch
 
     def _index(self, namespace: str, ids: list[int]) -> None:
-        texts, names = self._store.run(vectors.read_texts(namespace, ids, self.embedder.name))
+        texts = self._store.run(vectors.read_texts(namespace, ids, self.embedder.name))
         if not texts:
             return
-        found = self.embedder.embed([without_names(text, names) for _, text in texts])
+        found = self.embedder.embed([text for _, text in texts])
         made = [(note, vector) for (note, _), vector in zip(texts, found, strict=True)]
         self._store.run(vectors.add_vectors(namespace, self.embedder.name, made))
 

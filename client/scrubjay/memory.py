@@ -234,10 +234,7 @@ class Memory:
         return as_context(notes, max_tokens)
 
     def forget(self, note_id: str) -> bool:
-        """Erase a note, its text, index and vector; whether it was there.
-
-        What it held is overwritten in the file; `scrubjay compact` also ends the rare copy that SQLite keeps.
-        """
+        """Erase a note, its text, index and vector, in the file and its log; whether it was there."""
         return self._backend.forget(self.namespace, check_key(note_id, "note id"))
 
     def notes(

@@ -50,6 +50,8 @@ def check_total(texts: Iterable[str]) -> None:
         raise ValueTooLarge(f"the call carries {total} bytes; at most {MAX_WRITE_BYTES} are allowed, so split it")
 
 
+to_text = _encoder.encode
+"""The JSON text of what was looked at before."""
 _decoder = json.JSONDecoder()
 
 

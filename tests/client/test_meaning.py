@@ -16,9 +16,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from harness import clean_environment, fresh_name, serving
 from scrubjay import InvalidInput, Memory, MissingExtra, Unavailable
-from scrubjay.recall.embedding import nearest, open_embedder, without_names
+from scrubjay.drafts import Draft
+from scrubjay.recall.embedding import nearest, open_embedder
 from scrubjay.recall.minilm import MiniLM
 from scrubjay.recall.ranking import Candidate, Ranked, fuse, lend_to_answers
+from scrubjay.store import notes, vectors
 from scrubjay.store.sqlite import SqliteStore
 
 # Words that stand for one another only to the model: the built-in synonyms have none of these pairs.
@@ -199,14 +201,20 @@ def test_nearest_knows_the_nearest():
     assert nearest(packed(1, 0), []) == {}
 
 
-def test_names_are_removed_and_never_all_of_the_text():
-    assert without_names("Mel Ford said hello to Ana", ["mel ford", "ana"]) == "said hello to"
-    assert without_names("Ana", ["ana"]) == "Ana"
-    assert without_names("Ana", []) == "Ana"
+def test_the_model_sees_no_names_and_never_nothing(tmp_path):
+    store = SqliteStore(tmp_path / "db")
+    for content in ("Mel Ford: hello Ana", "Ana: yes"):
+        store.run(notes.remember("ns", Draft.check(content)))
+    shown = {query: store.run(vectors.read_vectors("ns", "any", query))[1] for query in ("What did Mel say?", "Ana")}
+    assert shown == {"What did Mel say?": "What did say?", "Ana": "Ana"}
+    assert store.run(vectors.read_vectors("other", "any", "Ana"))[1] == "Ana"
+    ids = [int(note.id) for note in store.run(notes.list_notes("ns"))]
+    assert [text for _, text in store.run(vectors.read_texts("ns", ids, "any"))] == ["hello", "yes"]
+    store.close()
 
 
 def test_a_turn_that_asks_lends_its_likeness_to_the_answer():
-    turn = Candidate(id=1, previous=None, next=2, speaker=None, updated_at=0, times=1, asks=True)
+    turn = Candidate(id=1, previous=None, next=2, speaker=(), updated_at=0, times=1, asks=True)
     answer = turn._replace(id=2, previous=1, next=None, asks=False)
     lent = lend_to_answers({1: 0.8, 9: 0.7}, [turn, answer])
     assert lent[2] == 0.8 > lent[1] > 0

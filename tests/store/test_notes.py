@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -17,7 +18,7 @@ from scrubjay.drafts import Draft, Question
 from scrubjay.recall.porter import stem
 from scrubjay.recall.synonyms import _GROUPS, _KINDS
 from scrubjay.recall.words import STOPWORDS, count_words, number, only_asks, split
-from scrubjay.store import checks, items, notes, quotas
+from scrubjay.store import checks, items, notes, quotas, vectors
 from scrubjay.store.operation import Quota
 
 DAY = 86_400
@@ -52,10 +53,7 @@ def used(driver, namespace="ns"):
 
 
 def bytes_on_disk(driver) -> bytes:
-    """The file and its log, after a checkpoint."""
-    with closing(sqlite3.connect(driver.store.path, isolation_level=None)) as connection:
-        assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
-    connection.close()
+    """The file and its log, as they are."""
     return b"".join(path.read_bytes() for path in driver.store.path.parent.iterdir())
 
 
@@ -168,6 +166,7 @@ def test_nothing_of_an_erased_note_is_left_on_disk(open_driver, way):
         driver.store.sweep()
     elif way == "refresh":
         remember(driver, "zyxword " * 3000, type="t", session="zyxsession", metadata={"t": 1})
+        driver.store.sweep()
     else:
         driver.run(getattr(notes, way)("ns"))
     left = bytes_on_disk(driver)
@@ -176,19 +175,59 @@ def test_nothing_of_an_erased_note_is_left_on_disk(open_driver, way):
     assert faults(driver) == []
 
 
-def test_after_compacting_no_churn_leaves_a_trace(open_driver):
-    driver, chance, alive, erased = open_driver(), random.Random(3), {}, []
-    for i in range(600):
-        alive[i] = remember(driver, f"zyx{i:05}zyx " + "word " * chance.choice([1, 10, 100, 1000])).id
+@pytest.mark.parametrize("seed", [0, 2, 5])
+def test_no_churn_leaves_a_trace(open_driver, seed):
+    """Rows that SQLite moves leave a copy now and then: with these seeds one or two, when notes were such rows."""
+    driver, chance, alive, erased = open_driver(), random.Random(seed), {}, set()
+    for i in range(900):
+        name = f"zyx{i:05}zyx"
+        labels = {"type": name, "tags": [name], "session": name, "metadata": {"speaker": name, "more": [name]}}
+        note = remember(driver, f"{name} " + "word " * chance.choice([1, 10, 100, 1000]), **labels)
+        driver.run(vectors.add_vectors("ns", "model", [(int(note.id), name.encode() * chance.choice([10, 50]))]))
+        alive[name] = note.id
+        if chance.random() < 0.2:
+            again = chance.choice(list(alive))
+            text = driver.run(notes.read_note("ns", alive[again])).content
+            remember(driver, text, session=again, metadata={"speaker": again, "pad": again * chance.randrange(99)})
         if chance.random() < 0.6:
             gone = chance.choice(list(alive))
             driver.run(notes.forget("ns", alive.pop(gone)))
-            erased.append(gone)
-    driver.store.compact()
-    left = bytes_on_disk(driver)
-    assert [i for i in erased if f"zyx{i:05}zyx".encode() in left] == []
-    assert all(f"zyx{i:05}zyx".encode() in left for i in alive)
+            erased.add(gone)
+    left = {found.decode() for found in re.findall(rb"zyx\d{5}zyx", bytes_on_disk(driver))}
+    assert left & erased == set()
+    assert left == set(alive)
     assert faults(driver) == []
+
+
+def test_what_is_erased_is_in_the_log_only_while_somebody_reads_it(open_driver):
+    driver = open_driver()
+    note = remember(driver, "zyxword")
+    with closing(sqlite3.connect(driver.store.path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM notes").fetchall()
+        assert driver.run(notes.forget("ns", note.id))[0]
+        assert b"zyxword" in bytes_on_disk(driver)
+        reader.execute("COMMIT")
+        driver.store.sweep()
+        assert b"zyxword" not in bytes_on_disk(driver)
+
+
+def count_drawers(driver) -> int:
+    with closing(sqlite3.connect(driver.store.path)) as connection:
+        return connection.execute("SELECT count(*) FROM drawers").fetchone()[0]
+
+
+def test_what_is_free_is_used_again(open_driver):
+    driver, sizes = open_driver(), []
+    for _ in range(4):
+        for i in range(100):
+            remember(driver, f"note {i} " + "word " * (i % 30))
+        driver.run(notes.clear_notes("ns"))
+        sizes.append(count_drawers(driver))
+    assert 0 < sizes[0] <= 100
+    assert len(set(sizes)) == 1
+    driver.store.compact()
+    assert count_drawers(driver) == 0
 
 
 def test_a_note_indexed_by_another_version_is_erased_whole(driver, monkeypatch):

@@ -17,7 +17,9 @@ from scrubjay.store import erasure, items, lists, notes, recovery, transfer, vec
 from scrubjay.store.sqlite import SqliteStore
 
 SECRET = "correct horse battery staple"
-NEEDLES = ("purple elephants", "quarterly turnover", "Zebediah")
+NEEDLES = ("purple elephants", "quarterly turnover", "Zebediah", "gossip", "stables", "tuesday-club")
+
+LABELS = {"type": "gossip", "tags": ["stables"], "session": "tuesday-club"}
 
 
 def fill(driver) -> None:
@@ -25,9 +27,9 @@ def fill(driver) -> None:
     driver.run(items.update_items("ns", {"l": json.dumps(["quarterly turnover"])}))
     driver.run(lists.append_items("ns", "l", [json.dumps("more purple elephants"), "2"]))
     driver.run(items.increment("ns", "n", 5))
-    draft = Draft.check("Zebediah: we rode purple elephants", metadata={"about": "quarterly turnover"}, session="s")
+    draft = Draft.check("Zebediah: we rode purple elephants", metadata={"about": "quarterly turnover"}, **LABELS)
     note = driver.run(notes.remember("ns", draft))[0]
-    driver.run(notes.remember("ns", Draft.check("Maria: what did Zebediah ride?", session="s")))
+    driver.run(notes.remember("ns", Draft.check("Maria: what did Zebediah ride?", **LABELS)))
     driver.run(vectors.add_vectors("ns", "model", [(int(note.id), b"\x01\x02" * 100)]))
 
 
@@ -45,13 +47,16 @@ def holds(driver) -> None:
     best = driver.run(notes.recall("ns", Question.check("who rode an elephant?")))[0]
     assert best.content == "Zebediah: we rode purple elephants"
     assert best.metadata == {"about": "quarterly turnover"}
+    assert (best.type, list(best.tags), best.session) == tuple(LABELS.values())
+    assert len(driver.run(notes.list_notes("ns", *LABELS.values()))) == 2
+    assert [session.name for session in driver.run(notes.list_sessions("ns"))] == ["tuesday-club"]
     assert [note.content for note in driver.run(notes.list_notes("ns"))][1] == "Maria: what did Zebediah ride?"
-    again = driver.run(notes.remember("ns", Draft.check(best.content, session="s")))[0]
+    again = driver.run(notes.remember("ns", Draft.check(best.content, session=LABELS["session"])))[0]
     assert again.id == best.id, "the same content is found again"
     assert driver.run(notes.read_note("ns", best.id)).metadata == best.metadata
-    known, names = driver.run(vectors.read_vectors("ns", "model"))
+    known, shown = driver.run(vectors.read_vectors("ns", "model", "what did Zebediah tell Maria?"))
     assert [vector for _, vector in known] == [b"\x01\x02" * 100]
-    assert sorted(names) == ["maria", "zebediah"]
+    assert shown == "what did tell"
     assert driver.store.find_faults() == []
 
 

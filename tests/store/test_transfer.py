@@ -15,6 +15,8 @@ from scrubjay.drafts import Draft
 from scrubjay.errors import Conflict, InvalidInput, NotFound, QuotaExceeded
 from scrubjay.store import items, lists, notes, quotas, transfer
 from scrubjay.store.deliveries import Delivery, once
+from scrubjay.store.drawers import data_of
+from scrubjay.store.note_rows import KEPT
 from scrubjay.store.operation import Quota
 from scrubjay.store.sqlite import SqliteStore
 from scrubjay.values import encode
@@ -52,7 +54,7 @@ CALLS = st.lists(
     min_size=1,
     max_size=12,
 )  # fmt: skip
-TABLES = ("items", "list_items", "notes", "note_words", "deliveries")
+TABLES = ("items", "list_items", "note_words", "deliveries")
 NOW = 1_700_000_000.0
 
 
@@ -63,6 +65,10 @@ def contents(store: SqliteStore, namespace: str) -> dict[str, object]:
     for table in TABLES:
         rows = connection.execute(f"SELECT * FROM {table} WHERE namespace = ?", (namespace,)).fetchall()
         found[table] = sorted(repr(row[1:]) for row in rows)
+    rows = connection.execute(
+        f"SELECT held, {', '.join(KEPT[1:])} FROM notes JOIN drawers USING (drawer) WHERE namespace = ?", (namespace,)
+    )
+    found["notes"] = sorted(repr((data_of(held), *row)) for held, *row in rows)
     found["limits"] = connection.execute(
         "SELECT keys, bytes, writes_per_day, max_bytes, version_floor FROM namespaces WHERE namespace = ?", (namespace,)
     ).fetchall()

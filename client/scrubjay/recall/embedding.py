@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from scrubjay.errors import MissingExtra, Unavailable
-
-from .words import split
 
 NEAREST = 50
 """Notes that meaning alone may put forward."""
@@ -99,13 +97,6 @@ def nearest(vector: bytes, known: Sequence[tuple[int, bytes]]) -> dict[int, floa
     cosines = matrix.astype(np.float32) @ np.frombuffer(vector, np.float16).astype(np.float32)
     best = np.argsort(-cosines)[:NEAREST]
     return {known[i][0]: float(cosines[i]) for i in best if cosines[i] >= MIN_SIMILARITY}
-
-
-def without_names(text: str, names: Iterable[str]) -> str:
-    """The text without the people in it: names swamp a vector, and words find them better."""
-    people = {word for name in names for word in split(name)}
-    kept = [word for word in text.split() if not people.intersection(split(word))] if people else []
-    return " ".join(kept) or text
 
 
 def _packed(vector: Any) -> bytes:

@@ -9,7 +9,7 @@ the question names counts half as much again. Recency and frequency only break t
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 PREVIOUS, NEXT = 0.5, 0.3
@@ -37,7 +37,8 @@ class Candidate(NamedTuple):
     id: int
     previous: int | None
     next: int | None
-    speaker: str | None
+    speaker: Collection[int]
+    """The words of the name of whoever said it, as numbers."""
     updated_at: int
     times: int
     asks: bool
@@ -56,8 +57,8 @@ class Sought(NamedTuple):
     """What each word says, those that may stand for another among them."""
     instead: Mapping[int, int]
     """For which word of the question a synonym stands."""
-    named: frozenset[str]
-    """The question's words as they were written, to find speakers by."""
+    named: frozenset[int]
+    """All words of the question, to find speakers by."""
 
     def ideal(self) -> float:
         """The score of a short note with every word of the question."""
@@ -139,8 +140,7 @@ def _fit(candidate: Candidate, occurrences: Occurrences, sought: Sought, asking:
     score = _told(counts, occurrences.lengths.get(candidate.id, 0), sought)
     if candidate.asks and candidate.next is not None:
         score *= ASKING
-    is_named = candidate.speaker is not None and not sought.named.isdisjoint(candidate.speaker.split())
-    return score * SPEAKER if is_named else score
+    return score if sought.named.isdisjoint(candidate.speaker) else score * SPEAKER
 
 
 def _told(counts: Mapping[int, float], length: int, sought: Sought) -> float:

@@ -22,7 +22,7 @@ import aiosqlite
 
 from scrubjay.errors import Unavailable
 
-from .operation import LONG_WRITE, READ, WRITE, Context, Long, Operation, Rows, Statement
+from .operation import READ, WRITE, WRITES, Context, Long, Operation, Rows, Statement
 from .sqlite import BUSY_SECONDS, MAX_BATCH, Job, SqliteStore, roll_back
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class AioStore:
         self._store.close()
 
     async def run(self, operation: Operation[T]) -> T:
-        if operation.mode is WRITE or operation.mode is LONG_WRITE:
+        if operation.mode in WRITES:
             return await self._write(operation)
         try:
             if operation.mode is READ:
@@ -190,7 +190,7 @@ class AioStore:
     async def _commit(self, jobs: list[Job[Any]]) -> None:
         """Try it here, and only the COMMIT on the thread; whatever comes in the way takes the patient path."""
         self.check_place()
-        if not any(job.operation.mode is LONG_WRITE for job in jobs) and self._attempt_here(jobs):
+        if all(job.operation.mode is WRITE for job in jobs) and self._attempt_here(jobs):
             try:
                 await self._on_thread(self._writer.execute, "COMMIT")
             except sqlite3.Error:

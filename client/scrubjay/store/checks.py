@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from scrubjay.errors import Unavailable
+
+from .note_rows import COLUMNS, SOURCE, Row, digest_of
 from .operation import SNAPSHOT, Context, Long, Steps, operation
 from .sealing import OVERHEAD
+
+CHUNK = 500
+"""Notes that are held in memory at once."""
 
 
 def _size(column: str) -> str:
@@ -13,9 +19,6 @@ def _size(column: str) -> str:
     )
 
 
-_NOTE_BYTES = " + ".join(
-    f"coalesce({_size(column)}, 0)" for column in ("content", "type", "tags", "session", "metadata")
-)
 # One name for the size of an item's JSON text in either form, as items.bytes counts it.
 _CHECKS = (
     (
@@ -37,10 +40,6 @@ _CHECKS = (
         WHERE n.namespace IS NULL""",
     ),
     (
-        "the note {1} in {0!r} says {2} bytes, but has {3}",
-        f"""SELECT namespace, id, bytes, {_NOTE_BYTES} FROM notes WHERE bytes <> {_NOTE_BYTES}""",  # noqa: S608
-    ),
-    (
         "{2} words in {0!r} point to the note {1}, which is not there",
         """SELECT w.namespace, w.note, count(*) FROM note_words w
         LEFT JOIN notes n ON n.namespace = w.namespace AND n.id = w.note
@@ -50,6 +49,29 @@ _CHECKS = (
         "a vector in {0!r} belongs to the note {1}, which is not there",
         """SELECT v.namespace, v.note FROM note_vectors v
         LEFT JOIN notes n ON n.namespace = v.namespace AND n.id = v.note WHERE n.id IS NULL""",
+    ),
+    (
+        "the note {1} in {0!r} has lost what it said",
+        """SELECT n.namespace, n.id FROM notes n LEFT JOIN drawers d ON d.drawer = n.drawer AND d.is_free = 0
+        WHERE d.drawer IS NULL""",
+    ),
+    (
+        "{1} things lie in the drawer {0}, which is for one",
+        """SELECT drawer, count(*) FROM (SELECT drawer FROM notes UNION ALL SELECT drawer FROM note_vectors)
+        GROUP BY drawer HAVING count(*) > 1""",
+    ),
+    (
+        "what lies in the drawer {0} belongs to nothing",
+        """SELECT drawer FROM drawers WHERE is_free = 0
+        AND drawer NOT IN (SELECT drawer FROM notes UNION ALL SELECT drawer FROM note_vectors)""",
+    ),
+    (
+        "the drawer {0} is free, and not empty",
+        "SELECT drawer FROM drawers WHERE is_free = 1 AND held <> zeroblob(size)",
+    ),
+    (
+        "the drawer {0} has another size than it says",
+        "SELECT drawer FROM drawers WHERE length(held) <> size",
     ),
     (
         "the item {1!r} belongs to the namespace {0!r}, which is not counted anywhere",
@@ -79,13 +101,36 @@ _CHECKS = (
 )
 
 
+_NOTES = f"""SELECT n.namespace, n.id, n.digest, {COLUMNS} FROM {SOURCE}
+WHERE d.is_free = 0 AND (n.namespace, n.id) > (?, ?) ORDER BY n.namespace, n.id LIMIT ?"""  # noqa: S608
+
+
 @operation(SNAPSHOT)
-def find_faults(_context: Context) -> Steps[list[str]]:
+def find_faults(context: Context) -> Steps[list[str]]:
     """A sentence for each thing that is not as it should be."""
     faults: list[str] = []
     for sentence, query in _CHECKS:
         rows = yield Long(query, ())
         faults += [sentence.format(*row) for row in rows]
+    return faults + (yield from _faults_of_notes(context))
+
+
+def _faults_of_notes(context: Context) -> Steps[list[str]]:
+    """Whether notes are what their rows say."""
+    faults: list[str] = []
+    last: tuple[object, ...] = ("", -1)
+    while rows := (yield Long(_NOTES, (*last, CHUNK))):
+        last = rows[-1][:2]
+        for namespace, id_, digest, *columns in rows:
+            try:
+                row = Row.read(context.cipher, namespace, columns)
+            except Unavailable as error:
+                faults.append(f"the note {id_} in {namespace!r} cannot be read: {error}")
+                continue
+            if digest_of(context.cipher, row.content, row.session) != digest:
+                faults.append(f"the note {id_} in {namespace!r} is not what it was")
+            if row.bytes != row.measured().bytes:
+                faults.append(f"the note {id_} in {namespace!r} says {row.bytes} bytes, but has {row.measured().bytes}")
     return faults
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from scrubjay.errors import Unavailable
 
+from . import drawers
 from .changes import Entry, record
 from .operation import LONG_WRITE, Context, Steps, operation
 from .sqlite import SqliteStore
@@ -36,8 +37,8 @@ MAX_SHARING = 8
 BLOCK_BYTES = 2**20
 _PARTS = ("", "-wal", "-journal")
 
-_TABLES = """SELECT DISTINCT m.name FROM sqlite_master m, pragma_table_info(m.name) c
-WHERE m.type = 'table' AND c.name = 'namespace' ORDER BY m.name"""
+_TABLES = """SELECT m.name, max(c.name = 'drawer') FROM sqlite_master m, pragma_table_info(m.name) c
+WHERE m.type = 'table' GROUP BY m.name HAVING max(c.name = 'namespace') ORDER BY m.name"""
 
 
 class Erasure(NamedTuple):
@@ -96,7 +97,9 @@ def delete_rows(context: Context, namespace: str) -> Steps[dict[str, int]]:
     tables = yield _TABLES, ()
     deleted: dict[str, int] = {}
     for _ in range(2):  # a second time for what a table may have noted of the first
-        for (table,) in tables:
+        for table, has_drawers in tables:
+            if has_drawers:
+                yield from drawers.erase_all(table, namespace)
             ((count,),) = yield f'SELECT count(*) FROM "{table}" WHERE namespace = ?', (namespace,)  # noqa: S608
             if count:
                 deleted[table] = deleted.get(table, 0) + count
@@ -193,9 +196,13 @@ def _read_at(descriptor: int, start: int, size: int) -> bytes:
 
 
 def _pieces_of(connection: Connection, namespace: str) -> Iterator[bytes]:
-    for (table,) in connection.execute(_TABLES).fetchall():
+    for table, has_drawers in connection.execute(_TABLES).fetchall():
         for row in connection.execute(f'SELECT * FROM "{table}" WHERE namespace = ?', (namespace,)):  # noqa: S608
             for text in _texts(row):
+                yield from _cut(text)
+        if has_drawers:
+            held = f'SELECT held FROM "{table}" JOIN drawers USING (drawer) WHERE namespace = ?'  # noqa: S608
+            for (text,) in connection.execute(held, (namespace,)):
                 yield from _cut(text)
 
 

@@ -11,7 +11,7 @@ from scrubjay.names import MAX_PAGE, shown, successor
 from scrubjay.records import Item, to_time
 from scrubjay.values import byte_size, decode, encode
 
-from .operation import LONG_WRITE, READ, SNAPSHOT, WRITE, Context, Long, Steps, operation
+from .operation import ERASE, LONG_WRITE, READ, SNAPSHOT, WRITE, Context, Long, Steps, operation
 from .quotas import Account, drop, drop_rows, open_account
 from .sealing import PLAIN, item_place
 
@@ -201,7 +201,7 @@ def delete_item(
     return found is not None, account
 
 
-@operation(LONG_WRITE)
+@operation(ERASE)
 def clear_items(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
     """Delete all items of a namespace; how many there were."""
     account = yield from open_account(context, namespace)

@@ -7,7 +7,6 @@ import os
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -28,15 +27,16 @@ from scrubjay.recall.ranking import (
     rank,
     weight,
 )
-from scrubjay.recall.words import count_beginnings, count_words, only_asks, split
+from scrubjay.recall.words import count_beginnings, count_words
 from scrubjay.records import Note, to_time
-from scrubjay.values import byte_size, decode, encode
+from scrubjay.values import decode, encode
 
+from . import drawers
 from .items import clear_into, is_over
-from .note_rows import COLUMNS, Row, erase_note, pack_words, remove_words
-from .operation import LONG_WRITE, READ, SNAPSHOT, WRITE, Context, Long, Many, Operation, Steps, operation
+from .note_rows import COLUMNS, KEPT, LEAVING, SOURCE, Row, digest_of, erase_note, hide_label, hide_words, remove_words
+from .operation import ERASE, LONG_WRITE, READ, SNAPSHOT, WRITE, Context, Long, Many, Operation, Steps, operation
 from .quotas import Account, open_account
-from .sealing import PLAIN, Cipher, note_place, speaker_place
+from .sealing import Cipher
 
 LONG_CHARS = 300
 """A text that takes longer to index than a server's event loop may wait."""
@@ -54,12 +54,13 @@ MIN_CANDIDATES, ENOUGH_CANDIDATES = 20, 40
 SCANNED = 4
 """Rows that are read in the time in which one is looked up."""
 
-_FIND = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND digest = ?"  # noqa: S608
-_READ = f"SELECT {COLUMNS} FROM notes WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))"  # noqa: S608
-_INSERT = f"""INSERT INTO notes (namespace, digest, speaker, {COLUMNS})
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""  # noqa: S608
-_UPDATE = """UPDATE notes SET type = ?, tags = ?, session = ?, metadata = ?, speaker = ?, pinned = ?, times = ?,
-updated_at = ?, expires_at = ?, bytes = ?, words = ? WHERE namespace = ? AND id = ?"""
+_FIND = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.digest = ?"  # noqa: S608
+_READ = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"  # noqa: S608
+_SAME = "SELECT 1 FROM notes WHERE namespace = ?1 AND (id = ?2 OR digest = ?3)"
+_LEAVING = f"SELECT n.expires_at, {LEAVING} FROM {SOURCE} WHERE n.namespace = ? AND n.id = ?"  # noqa: S608
+_INSERT = f"""INSERT INTO notes (namespace, id, {", ".join(KEPT)})
+VALUES ({", ".join("?" * (len(KEPT) + 2))})"""  # noqa: S608
+_UPDATE = f"UPDATE notes SET {' = ?, '.join(KEPT)} = ? WHERE namespace = ? AND id = ?"  # noqa: S608
 _ADD_WORD = "INSERT INTO note_words (namespace, word, note, count, length) VALUES (?, ?, ?, ?, ?)"
 _COUNT = """SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?1), 0)
 UNION ALL SELECT value, (SELECT count(*) FROM
@@ -70,9 +71,6 @@ _NONE: Mapping[int, float] = {}
 _NEAR = """n.id,
 (SELECT max(p.id) FROM notes p WHERE p.namespace = n.namespace AND p.session = n.session AND p.id < n.id),
 (SELECT min(f.id) FROM notes f WHERE f.namespace = n.namespace AND f.session = n.session AND f.id > n.id)"""
-# A turn that may do nothing but ask; all others need not be read.
-_QUESTION = """CASE WHEN n.session IS NOT NULL AND n.bytes < 1000
-AND (typeof(n.content) = 'blob' OR substr(rtrim(n.content), -1) IN ('?', '？')) THEN n.content ELSE '' END"""
 _NEIGHBOURS = f"""SELECT {_NEAR} FROM notes n
 WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
 # All rows of a rare word are read sooner than each note is looked for among them: that is what the + asks for.
@@ -99,13 +97,12 @@ def remember(namespace: str, draft: Draft) -> Operation[tuple[Note, Account]]:
 
 def _remember_note(context: Context, namespace: str, draft: Draft) -> Steps[tuple[Note, Account]]:
     account = yield from open_account(context, namespace)
-    digest = digest_of(context.cipher, draft.content, draft.session)
-    rows = yield _FIND, (namespace, digest)
-    found = Row._make(rows[0]).opened(context.cipher, namespace) if rows else None
+    rows = yield _FIND, (namespace, digest_of(context.cipher, draft.content, draft.session))
+    found = Row.read(context.cipher, namespace, rows[0]) if rows else None
     if found and is_over(found.expires_at, context.now):
-        yield from erase_note(account, "expire", found)
+        yield from erase_note(account, "expire", (yield _LEAVING, (namespace, found.id))[0][1:])
         found = None
-    row = yield from (_refresh(context, account, draft, found) if found else _insert(context, account, draft, digest))
+    row = yield from (_refresh(context, account, draft, found) if found else _insert(context, account, draft))
     account.record("remember", str(row.id), row.bytes)
     yield from account.save()
     return row.to_note(), account
@@ -118,25 +115,26 @@ _remember_long = operation(LONG_WRITE)(_remember_note)
 @operation(READ)
 def read_note(context: Context, namespace: str, note_id: str) -> Steps[Note]:
     rows = yield _READ, (namespace, json.dumps(_ids(note_id)))
-    row = Row._make(rows[0]) if rows else None
+    row = Row.read(context.cipher, namespace, rows[0]) if rows else None
     if row is None or is_over(row.expires_at, context.now):
         raise NotFound(f"there is no note {shown(note_id)} any more")
-    return row.opened(context.cipher, namespace).to_note()
+    return row.to_note()
 
 
-@operation(LONG_WRITE)
+@operation(ERASE)
 def forget(context: Context, namespace: str, note_id: str) -> Steps[tuple[bool, Account]]:
     """Erase a note; whether it was there."""
     account = yield from open_account(context, namespace)
-    rows = yield _READ, (namespace, json.dumps(_ids(note_id)))
-    if rows:
-        yield from erase_note(account, "forget", Row._make(rows[0]))
+    is_live = False
+    for id_ in _ids(note_id):
+        for expires_at, *leaving in (yield _LEAVING, (namespace, id_)):
+            yield from erase_note(account, "forget", leaving)
+            is_live = not is_over(expires_at, context.now)
     yield from account.save()
-    live = bool(rows) and not is_over(Row._make(rows[0]).expires_at, context.now)
-    return live, account
+    return is_live, account
 
 
-@operation(LONG_WRITE)
+@operation(ERASE)
 def clear_notes(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
     """Erase all notes of a namespace; how many there were."""
     account = yield from open_account(context, namespace)
@@ -146,7 +144,7 @@ def clear_notes(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
     return count, account
 
 
-@operation(LONG_WRITE)
+@operation(ERASE)
 def clear_all(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
     """Erase everything in a namespace; how many items and notes there were."""
     account = yield from open_account(context, namespace)
@@ -169,24 +167,27 @@ def list_notes(
     offset: int = 0,
 ) -> Steps[list[Note]]:
     """Notes in the order remembered, those after the one named; fewer than `limit` means there are no more."""
-    where, params = _conditions(context.now, type_, tags, session)
+    where, params = _conditions(context, type_, tags, session)
     rows = yield Long(
-        f"SELECT {COLUMNS} FROM notes n WHERE n.namespace = ? AND n.id > ? AND {where} ORDER BY n.id LIMIT ? OFFSET ?",  # noqa: S608
+        f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.id > ? AND {where} ORDER BY n.id LIMIT ? OFFSET ?",  # noqa: S608
         (namespace, max(_ids(after), default=0), *params, limit, offset),
     )
-    return [Row._make(row).opened(context.cipher, namespace).to_note() for row in rows]
+    return [Row.read(context.cipher, namespace, row).to_note() for row in rows]
 
 
 @operation(SNAPSHOT)
 def list_sessions(context: Context, namespace: str) -> Steps[list[Session]]:
     """The sessions that have notes, the last used first."""
-    where, params = _conditions(context.now, None, (), None)
+    where, params = _conditions(context)
     rows = yield Long(
-        f"""SELECT n.session, count(*), min(n.created_at), max(n.updated_at) AS last FROM notes n
-        WHERE n.namespace = ? AND n.session IS NOT NULL AND {where} GROUP BY n.session ORDER BY last DESC, n.session""",  # noqa: S608
+        f"""SELECT min(n.id), count(*), min(n.created_at), max(n.updated_at) FROM notes n
+        WHERE n.namespace = ? AND n.session IS NOT NULL AND {where} GROUP BY n.session""",  # noqa: S608
         (namespace, *params),
     )
-    return [Session(name, count, to_time(first), to_time(last)) for name, count, first, last in rows]
+    texts = yield Long(_READ, (namespace, json.dumps([row[0] for row in rows])))
+    named = {row[0]: Row.read(context.cipher, namespace, row).session or "" for row in texts}
+    found = [Session(named[note], count, to_time(first), to_time(last)) for note, count, first, last in rows]
+    return sorted(sorted(found), key=lambda session: session.updated_at, reverse=True)
 
 
 @operation(SNAPSHOT)
@@ -195,7 +196,7 @@ def recall(
 ) -> Steps[list[Note]]:
     """The notes that answer best, with their scores; `similar` are those that mean something like it."""
     query = question.query[:MAX_QUERY_CHARS]
-    where, params = _conditions(context.now, question.type, question.tags, question.session)
+    where, params = _conditions(context, question.type, question.tags, question.session)
     sought, counts, budget = yield from _weigh(context.cipher, namespace, query)
     limits = _shared_out(budget, counts)
     best = (yield from _candidates(namespace, question, sought.weights, limits, where, params)) if limits else []
@@ -204,11 +205,11 @@ def recall(
     pool = json.dumps(sorted(notes_in_pool))
     found = yield from _occurrences(namespace, counts, notes_in_pool, pool)
     rows = yield Long(
-        f"""SELECT {_NEAR}, n.speaker, n.updated_at, n.times, {_QUESTION} FROM notes n
+        f"""SELECT {_NEAR}, n.speaker, n.updated_at, n.times, n.asks FROM notes n
         WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?)) AND {where}""",  # noqa: S608
         (namespace, pool, *params),
     )
-    candidates = [_candidate(context.cipher, namespace, row) for row in rows]
+    candidates = [Candidate._make((*row[:3], json.loads(row[3] or "[]"), *row[4:])) for row in rows]
     ranked = rank(candidates, found, sought)
     if similar:
         ranked = fuse(ranked, lend_to_answers(similar, candidates))
@@ -216,68 +217,50 @@ def recall(
         ranked = by_confidence(ranked, candidates, context.now)
     scores = {id_: score for id_, score in ranked[: question.limit] if score >= question.threshold}
     texts = yield Long(_READ, (namespace, json.dumps(list(scores))))
-    best_rows = [Row._make(row).opened(context.cipher, namespace) for row in texts]
+    best_rows = [Row.read(context.cipher, namespace, row) for row in texts]
     notes = {row.id: row.to_note(round(scores[row.id], 6)) for row in best_rows}
     return [notes[id_] for id_ in scores]
 
 
-def _candidate(cipher: Cipher, namespace: str, row: tuple[Any, ...]) -> Candidate:
-    *rest, speaker, updated_at, times, question = row
-    if cipher is not PLAIN:
-        speaker = speaker and cipher.open(speaker, speaker_place(namespace))
-        question = question and cipher.open(question, note_place(namespace, rest[0]))
-    return Candidate._make((*rest, speaker, updated_at, times, only_asks(question)))
-
-
-def _insert(context: Context, account: Account, draft: Draft, digest: bytes) -> Steps[Row]:
+def _insert(context: Context, account: Account, draft: Draft) -> Steps[Row]:
     ((last,),) = yield "SELECT coalesce(max(id), 0) FROM notes WHERE namespace = ?", (account.namespace,)
     row = Row(
         # Grows with time, and what was deleted does not come back under the same id.
         id=max(last + 1, context.now * 1000 + int.from_bytes(os.urandom(2)) % 1000),
         content=draft.content,
         type=draft.type or draft.default_type,
-        tags=encode(draft.tags or ()),
+        tags=draft.tags or (),
         session=draft.session,
-        metadata=encode(draft.metadata or {}),
+        metadata=decode(encode(draft.metadata or {})),
         pinned=int(draft.pinned),
         times=1,
         created_at=context.now,
         updated_at=context.now,
         expires_at=_expiry(context, draft.ttl, draft.pinned),
-        bytes=0,
-        words=b"",
-    )
-    counts = row.hidden_words(context.cipher)
-    row = row._replace(bytes=_size(row), words=pack_words(counts))
+    ).measured()
     yield from account.charge(writes=1, notes=1, size=row.bytes)
-    sealed = row.sealed(context.cipher, account.namespace)
-    yield _INSERT, (account.namespace, digest, seal_speaker(context.cipher, account.namespace, row), *sealed)
-    yield from add_words(account.namespace, row.id, counts)
+    yield from _keep(context, account, row)
     return row
-
-
-def seal_speaker(cipher: Cipher, namespace: str, row: Row) -> Any:
-    name = row.speaker()
-    return None if name is None else cipher.seal_alike(name, speaker_place(namespace))
 
 
 def keep_note(context: Context, account: Account, row: Row) -> Steps[bool]:
     """Store a note as it once was, under its own id; its words are counted anew. False when it is there already."""
-    cipher, namespace = context.cipher, account.namespace
-    counts = row.hidden_words(cipher)
-    row = row._replace(bytes=_size(row), words=pack_words(counts))
+    digest = digest_of(context.cipher, row.content, row.session)
+    if (yield _SAME, (account.namespace, row.id, digest)):
+        return False
+    row = row.measured()
     yield from account.charge(notes=1, size=row.bytes)
-    made = (digest_of(cipher, row.content, row.session), seal_speaker(cipher, namespace, row))
-    added = yield f"{_INSERT} ON CONFLICT DO NOTHING RETURNING 1", (namespace, *made, *row.sealed(cipher, namespace))
-    if added:
-        yield from add_words(namespace, row.id, counts)
-    return bool(added)
+    yield from _keep(context, account, row)
+    return True
 
 
-def digest_of(cipher: Cipher, content: str, session: str | None) -> bytes:
-    """What makes two notes the same: the content, in the same session. Two people may say the same thing."""
-    person = blake2b((session or "").encode(), digest_size=16).digest()
-    return cipher.hide_digest(blake2b(content.encode(), digest_size=16, key=person).digest())
+def _keep(context: Context, account: Account, row: Row) -> Steps[None]:
+    counts = row.hidden_words(context.cipher)
+    row = row._replace(words=tuple(sorted(counts)))
+    data = row.pack(context.cipher, account.namespace)
+    drawer = yield from (drawers.replace(row.drawer, data) if row.drawer else drawers.keep(data))
+    yield _INSERT, (account.namespace, row.id, *row._replace(drawer=drawer).kept(context.cipher))
+    yield from add_words(account.namespace, row.id, counts)
 
 
 def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> Steps[Row]:
@@ -286,24 +269,27 @@ def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> St
     ttl = None if found.expires_at is None else (found.expires_at - found.updated_at) / 1000
     row = found._replace(
         type=draft.type or found.type or draft.default_type,
-        tags=encode(list(dict.fromkeys((*decode(found.tags), *(draft.tags or ()))))),
-        metadata=found.metadata if draft.metadata is None else encode(draft.metadata),
+        tags=list(dict.fromkeys((*found.tags, *(draft.tags or ())))),
+        metadata=found.metadata if draft.metadata is None else decode(encode(draft.metadata)),
         pinned=int(is_pinned),
         times=found.times + 1,
         updated_at=context.now,
         expires_at=_expiry(context, ttl if draft.ttl is None else draft.ttl, is_pinned),
     )
-    counts = row.hidden_words(context.cipher)
-    row = row._replace(bytes=_size(row), words=pack_words(counts))
+    row = row.measured()
     yield from account.charge(writes=1, size=row.bytes - found.bytes)
-    metadata = row.sealed(context.cipher, account.namespace).metadata
-    speaker = seal_speaker(context.cipher, account.namespace, row)
-    labels = (row.type, row.tags, row.session, metadata, speaker)
-    yield _UPDATE, (*labels, row.pinned, row.times, *row[9:], account.namespace, row.id)
-    is_labelled_anew = (row.type, row.tags, row.metadata) != (found.type, found.tags, found.metadata)
-    if is_labelled_anew or row.words != found.words:  # the latter when a program splits words in another way
-        yield from remove_words(account.namespace, found)
-        yield from add_words(account.namespace, row.id, counts)
+    return (yield from change_note(context.cipher, account.namespace, found, row))
+
+
+def change_note(cipher: Cipher, namespace: str, found: Row, row: Row) -> Steps[Row]:
+    """Store a note in the place of what was found there; it is the same, with other labels or under another cipher."""
+    counts = row.hidden_words(cipher)
+    row = row._replace(words=tuple(sorted(counts)))
+    if (row.type, row.tags, row.metadata, row.words) != (found.type, found.tags, found.metadata, found.words):
+        row = row._replace(drawer=(yield from drawers.replace(row.drawer, row.pack(cipher, namespace))))
+        yield from remove_words(namespace, row.id, found.words)
+        yield from add_words(namespace, row.id, counts)
+    yield _UPDATE, (*row.kept(cipher), namespace, row.id)
     return row
 
 
@@ -320,6 +306,8 @@ def clear_notes_into(account: Account, now: int) -> Steps[int]:
         FROM notes WHERE namespace = ?""",
         (now, *at),
     )
+    for table in ("note_vectors", "notes"):
+        yield from drawers.erase_all(table, account.namespace)
     for table in ("note_words", "note_vectors", "notes"):
         yield f"DELETE FROM {table} WHERE namespace = ?", at  # noqa: S608
     if count:
@@ -340,7 +328,7 @@ def _weigh(cipher: Cipher, namespace: str, query: str) -> Steps[tuple[Sought, di
     weights = {word: weight(total, count) * (1.0 if word > 0 else BEGINNING) for word, count in asked}
     other = [(word, count) for word, count in counts if count and instead.get(word) in weights]
     weights |= {word: SYNONYM * min(weight(total, count), weights[instead[word]]) for word, count in other}
-    sought = Sought(weights, {word: instead[word] for word, _ in other}, frozenset(split(query)))
+    sought = Sought(weights, {word: instead[word] for word, _ in other}, frozenset(hide_words(cipher, query)))
     found = sorted((pair for pair in (*asked, *other) if pair[1]), key=lambda pair: -weights[pair[0]])
     return sought, dict(found), min(max(MIN_POSTINGS, total // 10), MAX_POSTINGS)
 
@@ -404,17 +392,18 @@ def _occurrences(namespace: str, counts: Mapping[int, int], notes: Collection[in
     return Occurrences(found, lengths)
 
 
-def _conditions(now: int, type_: str | None, tags: tuple[str, ...], session: str | None) -> tuple[str, tuple[Any, ...]]:
+def _conditions(
+    context: Context, type_: str | None = None, tags: tuple[str, ...] = (), session: str | None = None
+) -> tuple[str, tuple[int, ...]]:
     """Which notes n may answer, as SQL."""
-    where, params = ["(n.expires_at IS NULL OR n.expires_at > ?)"], [now]
-    for column, value in (("type", type_), ("session", session)):
-        if value is not None:
-            where.append(f"n.{column} = ?")
-            params.append(value)  # type: ignore[arg-type]
-    for tag in tags:
-        has_nul = "\x00" in tag  # where SQLite's JSON ends a text
-        where.append("instr(n.tags, ?)" if has_nul else "EXISTS (SELECT 1 FROM json_each(n.tags) WHERE value = ?)")
-        params.append(encode(tag) if has_nul else tag)  # type: ignore[arg-type]
+    where, params = ["(n.expires_at IS NULL OR n.expires_at > ?)"], [context.now]
+    asked = [("n.type = ?", type_), ("n.session = ?", session)]
+    asked += [("EXISTS (SELECT 1 FROM json_each(n.tags) WHERE value = ?)", tag) for tag in tags]
+    for condition, label in asked:
+        number = hide_label(context.cipher, label)
+        if number is not None:
+            where.append(condition)
+            params.append(number)
     return " AND ".join(where), tuple(params)
 
 
@@ -425,8 +414,3 @@ def _ids(text: str) -> list[int]:
 
 def _expiry(context: Context, ttl: float | None, is_pinned: bool) -> int | None:
     return None if is_pinned or ttl is None else context.now + max(round(ttl * 1000), 1)
-
-
-def _size(row: Row) -> int:
-    """What it takes of the namespace's storage."""
-    return sum(map(byte_size, filter(None, (row.content, row.type, row.tags, row.session, row.metadata))))

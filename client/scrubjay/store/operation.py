@@ -19,6 +19,9 @@ WRITE = "write"
 """One transaction that holds the write lock; all of it happens, or nothing."""
 LONG_WRITE = "long write"
 """A write that may touch many rows, which a server must not do on its event loop."""
+ERASE = "erase"
+"""A long write after which what it removed is in no file any more, the log included."""
+WRITES = (WRITE, LONG_WRITE, ERASE)
 
 
 class Many(NamedTuple):

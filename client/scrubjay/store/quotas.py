@@ -215,11 +215,11 @@ def sweep_into(account: Account, now: int) -> Steps[None]:
     for key, version, size, length in expired:
         yield from drop(account, "expire", key, version, size, length)
     old = yield (
-        f"SELECT {note_rows.COLUMNS} FROM notes WHERE +namespace = ? AND expires_at <= ?",  # noqa: S608
+        f"SELECT {note_rows.LEAVING} FROM {note_rows.SOURCE} WHERE +n.namespace = ? AND n.expires_at <= ?",  # noqa: S608
         (account.namespace, now),
     )
-    for row in old:
-        yield from note_rows.erase_note(account, "expire", note_rows.Row._make(row))
+    for leaving in old:
+        yield from note_rows.erase_note(account, "expire", leaving)
 
 
 def drop_rows(account: Account, key: str, length: int) -> Steps[None]:
@@ -246,7 +246,7 @@ def sweep(context: Context, audit_days: int, audit_rows: int) -> Steps[bool]:
         (context.now, SWEEP_BATCH),
     )
     notes = yield (
-        f"SELECT namespace, {note_rows.COLUMNS} FROM notes WHERE expires_at <= ? LIMIT ?",  # noqa: S608
+        f"SELECT n.namespace, {note_rows.LEAVING} FROM {note_rows.SOURCE} WHERE n.expires_at <= ? LIMIT ?",  # noqa: S608
         (context.now, SWEEP_BATCH),
     )
     accounts: dict[str, Account] = {}
@@ -255,8 +255,8 @@ def sweep(context: Context, audit_days: int, audit_rows: int) -> Steps[bool]:
             accounts[namespace] = yield from open_account(context, namespace)
     for namespace, *item in items:
         yield from drop(accounts[namespace], "expire", *item)
-    for namespace, *row in notes:
-        yield from note_rows.erase_note(accounts[namespace], "expire", note_rows.Row._make(row))
+    for namespace, *leaving in notes:
+        yield from note_rows.erase_note(accounts[namespace], "expire", leaving)
     for account in accounts.values():
         yield from account.save()
     more = yield from deliveries.forget_old(context, SWEEP_BATCH)

@@ -19,20 +19,23 @@ from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
 from scrubjay.names import check_count, check_key, check_namespace
 from scrubjay.values import byte_size, decode_body
 
-from .note_rows import COLUMNS, Row
-from .notes import digest_of, keep_note
+from . import drawers
+from .note_rows import COLUMNS, Row, digest_of
+from .notes import keep_note
 from .operation import LONG_WRITE, Context, Many, Steps, operation
 from .pages import Cell, Damaged, Pages
 from .quotas import Account
 from .schema import APPLICATION_ID, MIGRATIONS
-from .sealing import OVERHEAD, PLAIN, Cipher, Keyring, item_place, note_place
+from .sealing import OVERHEAD, PLAIN, Cipher, Keyring, item_place
 from .sqlite import SqliteStore
 
 BATCH, ROW_BYTES = 1000, 4096
 """Rows that are saved at once; one that is longer counts as several."""
 MADE_ANEW = ("note_words", "keyring")
-SEALED = ("value", "content", "metadata", "speaker", "vector")
+SEALED = ("value",)
 """Columns that hold bytes where they are sealed."""
+FIRST = "drawers"
+"""The table that is saved before all others: notes are checked by what lies there."""
 
 Progress = Callable[[int, int], object]
 
@@ -84,9 +87,11 @@ def recover(path: Path, target: Path, progress: Progress) -> Report:
             if pages.application_id not in (None, 0, APPLICATION_ID) and not _is_ours(pages):
                 raise Unavailable(f"{path} is another program's database; name one of Scrubjay's")
             salvage = _Salvage(store)
-            for number in range(1, pages.count + 1):
-                salvage.take_page(pages, number)
-                progress(number, pages.count)
+            for is_first in (True, False):
+                salvage.begin(is_first=is_first)
+                for number in range(1, pages.count + 1):
+                    salvage.take_page(pages, number)
+                    progress(number + (not is_first) * pages.count, 2 * pages.count)
             return salvage.end(pages)
     except OSError as error:
         raise Unavailable(
@@ -129,6 +134,13 @@ class _Salvage:
         self._shapes = shapes()
         self._waiting: dict[str, list[dict[str, Any]]] = {}
         self._tables: set[str] = set()
+        self.begin(is_first=True)
+
+    def begin(self, *, is_first: bool) -> None:
+        """Each page is looked at twice: for what lies in drawers, and then for all else."""
+        if not is_first:
+            self._save()
+        self._is_first = is_first
         self._held = self._unreadable_pages = self._unreadable_rows = 0
 
     def take_page(self, pages: Pages, number: int) -> None:
@@ -150,6 +162,8 @@ class _Salvage:
         if row is None:
             self._unreadable_rows += not _is_definition(cell)
             return
+        if (fitting[0].name == FIRST) is not self._is_first:
+            return
         self._waiting.setdefault(fitting[0].name, []).append(row)
         self._held += 1 + sum(len(value) for value in cell.values if isinstance(value, str | bytes)) // ROW_BYTES
         if self._held >= BATCH:
@@ -157,7 +171,10 @@ class _Salvage:
 
     def _save(self) -> None:
         for table, rows in self._waiting.items():
-            self._store.run(save_notes(rows) if table == "notes" else save_rows(table, rows))
+            if table == "notes":
+                self._unreadable_rows += len(rows) - self._store.run(save_notes(rows))
+            else:
+                self._store.run(save_rows(table, rows))
         self._tables |= self._waiting.keys()
         self._waiting, self._held = {}, 0
 
@@ -268,15 +285,16 @@ def _check_entry(row: dict[str, Any], cipher: Cipher) -> None:
     _check_json(_opened(row, "value", cipher))
 
 
-def _check_note(row: dict[str, Any], cipher: Cipher) -> None:
+def _check_note(row: dict[str, Any], _cipher: Cipher) -> None:
     check_namespace(row["namespace"])
     check_count("id", row["id"], least=1, most=10**18)
     check_count("times", row["times"], least=1)
     _check_times(row)
-    _check_json(row["tags"])
-    _check_json(_opened(row, "metadata", cipher))
-    if digest_of(cipher, _opened(row, "content", cipher), row["session"]) != row["digest"]:
-        raise InvalidInput("its content is not what it was")
+
+
+def _check_drawer(row: dict[str, Any], _cipher: Cipher) -> None:
+    if len(row["held"]) != row["size"] or row["is_free"] not in (0, 1):
+        raise InvalidInput("it says another size")
 
 
 def _check_delivery(row: dict[str, Any], _cipher: Cipher) -> None:
@@ -298,8 +316,7 @@ def _opened(row: dict[str, Any], column: str, cipher: Cipher) -> str:
     """A text that may be sealed."""
     if isinstance(row[column], bytes) is (cipher is PLAIN):
         raise InvalidInput("it is sealed where nothing is, or the other way round")
-    place = note_place(row["namespace"], row["id"]) if "id" in row else item_place(row["namespace"], row["key"])
-    return cipher.open(row[column], place)
+    return cipher.open(row[column], item_place(row["namespace"], row["key"]))
 
 
 def _check_place(row: dict[str, Any]) -> None:
@@ -323,6 +340,7 @@ _CHECKS: dict[str, Callable[[dict[str, Any], Cipher], None]] = {
     "namespaces": _check_namespace_row,
     "items": _check_item,
     "list_items": _check_entry,
+    "drawers": _check_drawer,
     "notes": _check_note,
     "deliveries": _check_delivery,
     "apikeys": _check_apikey,
@@ -344,12 +362,26 @@ def save_rows(_context: Context, table: str, rows: list[dict[str, Any]]) -> Step
 
 
 @operation(LONG_WRITE)
-def save_notes(context: Context, rows: list[dict[str, Any]]) -> Steps[None]:
-    """Notes, with their words counted anew."""
+def save_notes(context: Context, rows: list[dict[str, Any]]) -> Steps[int]:
+    """Notes whose drawer holds what they said, with their words counted anew; how many."""
+    saved = 0
     for row in rows:
-        account = Account(context, row["namespace"], ())  # without limits: what is there, was allowed
-        found = Row._make(row[name] for name in COLUMNS.replace("\n", " ").split(", "))
-        yield from keep_note(context, account, found.opened(context.cipher, account.namespace))
+        held = yield "SELECT held FROM drawers WHERE drawer = ? AND is_free = 0", (row["drawer"],)
+        note = _read_note(context.cipher, row, held[0][0]) if held else None
+        if note is not None:
+            account = Account(context, row["namespace"], ())  # without limits: what is there, was allowed
+            saved += yield from keep_note(context, account, note)
+    return saved
+
+
+def _read_note(cipher: Cipher, row: dict[str, Any], held: bytes) -> Row | None:
+    """The note by its row and what its drawer holds; None when they do not belong together."""
+    columns = [{**row, "held": held}[name] for name in COLUMNS.split(", ")]
+    try:
+        note = Row.read(cipher, row["namespace"], columns)
+    except (ScrubjayError, TypeError):
+        return None
+    return note if digest_of(cipher, note.content, note.session) == row["digest"] else None
 
 
 @operation(LONG_WRITE)
@@ -364,8 +396,8 @@ def count_rows(_context: Context, tables: Iterable[str]) -> Steps[dict[str, int]
 def settle(context: Context) -> Steps[list[str]]:
     """Make lists and counters say what is there; a sentence for each thing that was there and is not."""
     yield (
-        """INSERT OR IGNORE INTO namespaces (namespace, keys, bytes, day, writes, version_floor)
-    SELECT namespace, 0, 0, 0, 0, 0 FROM
+        """INSERT OR IGNORE INTO namespaces (namespace, keys, notes, bytes, day, writes, version_floor)
+    SELECT namespace, 0, 0, 0, 0, 0, 0 FROM
     (SELECT namespace FROM items UNION SELECT namespace FROM list_items UNION SELECT namespace FROM notes)""",
         (),
     )
@@ -377,10 +409,17 @@ def settle(context: Context) -> Steps[list[str]]:
     )
     missing = yield from _settle_lists(context)
     yield (
-        """DELETE FROM note_vectors WHERE NOT EXISTS
-    (SELECT 1 FROM notes n WHERE n.namespace = note_vectors.namespace AND n.id = note)""",
+        """DELETE FROM note_vectors WHERE drawer IN (SELECT drawer FROM notes)
+    OR drawer NOT IN (SELECT drawer FROM drawers WHERE is_free = 0)
+    OR NOT EXISTS (SELECT 1 FROM notes n WHERE n.namespace = note_vectors.namespace AND n.id = note)""",
         (),
     )
+    lost = yield (
+        """SELECT drawer FROM drawers WHERE is_free = 0
+    AND drawer NOT IN (SELECT drawer FROM notes UNION ALL SELECT drawer FROM note_vectors)""",
+        (),
+    )
+    yield from drawers.erase(drawer for (drawer,) in lost)
     rows = yield (
         """SELECT n.namespace, n.keys, n.bytes, coalesce(sum(h.keys), 0), coalesce(sum(h.bytes), 0)
     FROM namespaces n LEFT JOIN (SELECT namespace, 1 AS keys, bytes FROM items

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .note_rows import COLUMNS, Row, pack_words
-from .notes import add_words, digest_of, seal_speaker
+from . import drawers
+from .note_rows import COLUMNS, SOURCE, Row
+from .notes import change_note
 from .operation import LONG_WRITE, Context, Many, Rows, Steps, operation
 from .sealing import Cipher, Keyring, item_place, note_place
 
@@ -14,10 +15,10 @@ _ITEMS = """SELECT namespace, key, value FROM items WHERE value IS NOT NULL AND 
 ORDER BY namespace, key LIMIT ?"""
 _LIST_ITEMS = """SELECT namespace, key, position, value FROM list_items WHERE (namespace, key, position) > (?, ?, ?)
 ORDER BY namespace, key, position LIMIT ?"""
-_NOTES = f"""SELECT namespace, {COLUMNS} FROM notes WHERE (namespace, id) > (?, ?)
-ORDER BY namespace, id LIMIT ?"""  # noqa: S608
-_VECTORS = """SELECT namespace, note, vector FROM note_vectors WHERE (namespace, note) > (?, ?)
-ORDER BY namespace, note LIMIT ?"""
+_NOTES = f"""SELECT n.namespace, {COLUMNS} FROM {SOURCE} WHERE (n.namespace, n.id) > (?, ?)
+ORDER BY n.namespace, n.id LIMIT ?"""  # noqa: S608
+_VECTORS = """SELECT v.namespace, v.note, v.drawer, d.held FROM note_vectors v JOIN drawers d ON d.drawer = v.drawer
+WHERE (v.namespace, v.note) > (?, ?) ORDER BY v.namespace, v.note LIMIT ?"""
 
 
 @operation(LONG_WRITE)
@@ -49,37 +50,17 @@ def _resealed(before: Cipher, cipher: Cipher, rows: Rows) -> Rows:
 
 
 def _reseal_notes(before: Cipher, cipher: Cipher) -> Steps[None]:
-    yield "DELETE FROM note_words", ()
     last: tuple[object, ...] = ("", -1)
     while rows := (yield _NOTES, (*last, CHUNK)):
         for namespace, *columns in rows:
-            yield from _reseal_note(cipher, namespace, Row._make(columns).opened(before, namespace))
+            row = Row.read(before, namespace, columns)
+            yield from change_note(cipher, namespace, row, row)
         last = rows[-1][:2]
     last = ("", -1)
     while rows := (yield _VECTORS, (*last, CHUNK)):
-        places = [note_place(namespace, note) for namespace, note, _ in rows]
-        vectors = [
-            cipher.seal_bytes(before.open_bytes(row[2], place), place) for row, place in zip(rows, places, strict=True)
-        ]
-        update = "UPDATE note_vectors SET vector = ? WHERE namespace = ? AND note = ?"
-        yield Many(update, [(vector, *row[:2]) for vector, row in zip(vectors, rows, strict=True)])
+        for namespace, note, drawer, held in rows:
+            place = note_place(namespace, note)
+            sealed = cipher.seal_bytes(before.open_bytes(drawers.data_of(held), place), place)
+            moved = yield from drawers.replace(drawer, sealed)
+            yield "UPDATE note_vectors SET drawer = ? WHERE namespace = ? AND note = ?", (moved, namespace, note)
         last = rows[-1][:2]
-
-
-def _reseal_note(cipher: Cipher, namespace: str, row: Row) -> Steps[None]:
-    counts = row.hidden_words(cipher)
-    sealed = row.sealed(cipher, namespace)
-    yield (
-        """UPDATE notes SET content = ?, metadata = ?, speaker = ?, digest = ?, words = ?
-        WHERE namespace = ? AND id = ?""",
-        (
-            sealed.content,
-            sealed.metadata,
-            seal_speaker(cipher, namespace, row),
-            digest_of(cipher, row.content, row.session),
-            pack_words(counts),
-            namespace,
-            row.id,
-        ),
-    )
-    yield from add_words(namespace, row.id, counts)

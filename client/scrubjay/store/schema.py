@@ -17,6 +17,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TABLE namespaces (
             namespace TEXT NOT NULL PRIMARY KEY,
             keys INTEGER NOT NULL,
+            notes INTEGER NOT NULL,
             bytes INTEGER NOT NULL,
             day INTEGER NOT NULL,
             writes INTEGER NOT NULL,
@@ -71,29 +72,34 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID""",
     ),
     (
-        # tags and metadata are JSON; digest is the content's, so that the same content is found again;
-        # words are those that note_words has of it, 8 bytes each.
-        # A rowid table: SQLite then moves old rows less when it adds new ones, and each move may leave a
-        # copy that secure_delete misses (WITHOUT ROWID left some twenty times as many). Wide columns come last.
+        # What must not outlive its erasure: rows that never move, never go and never change their size.
+        """CREATE TABLE drawers (
+            drawer INTEGER PRIMARY KEY,
+            is_free INTEGER NOT NULL,
+            size INTEGER NOT NULL,
+            held BLOB NOT NULL
+        )""",
+        "CREATE INDEX drawers_free ON drawers (size) WHERE is_free = 1",
+        # All that was said is in the drawer; here are numbers that stand for it, so that it is found.
+        # speaker and tags are JSON lists of them. digest is the content's, so that the same content is found again.
         """CREATE TABLE notes (
             namespace TEXT NOT NULL,
             id INTEGER NOT NULL,
-            session TEXT,
-            type TEXT,
+            drawer INTEGER NOT NULL,
+            digest BLOB NOT NULL,
+            type INTEGER,
+            session INTEGER,
             speaker TEXT,
+            tags TEXT NOT NULL,
+            asks INTEGER NOT NULL,
             pinned INTEGER NOT NULL,
             times INTEGER NOT NULL,
+            bytes INTEGER NOT NULL,
             created_at INTEGER NOT NULL,
             updated_at INTEGER NOT NULL,
             expires_at INTEGER,
-            bytes INTEGER NOT NULL,
-            digest BLOB NOT NULL,
-            tags TEXT NOT NULL,
-            metadata TEXT NOT NULL,
-            content TEXT NOT NULL,
-            words BLOB NOT NULL,
             PRIMARY KEY (namespace, id)
-        )""",
+        ) WITHOUT ROWID""",
         "CREATE UNIQUE INDEX notes_content ON notes (namespace, digest)",
         "CREATE INDEX notes_session ON notes (namespace, session, id) WHERE session IS NOT NULL",
         "CREATE INDEX notes_expiry ON notes (expires_at) WHERE expires_at IS NOT NULL",
@@ -108,14 +114,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             length INTEGER NOT NULL,
             PRIMARY KEY (namespace, word, note)
         ) WITHOUT ROWID""",
-        # float16, one vector a note: what the model named makes of it.
+        # One vector a note, in a drawer: what the model named makes of it, as float16.
         """CREATE TABLE note_vectors (
             namespace TEXT NOT NULL,
             note INTEGER NOT NULL,
             model TEXT NOT NULL,
-            vector BLOB NOT NULL,
+            drawer INTEGER NOT NULL,
             PRIMARY KEY (namespace, note)
-        )""",
+        ) WITHOUT ROWID""",
     ),
     (
         # A rowid table grows at its end, which is the cheapest insert there is. Its last row is never
@@ -136,11 +142,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             salt BLOB NOT NULL,
             sealed BLOB NOT NULL
         )""",
-    ),
-    (
-        # How many notes there are, which recall asks for each time: counting 100,000 takes it 3 ms.
-        "ALTER TABLE namespaces ADD COLUMN notes INTEGER NOT NULL DEFAULT 0",
-        "UPDATE namespaces SET notes = (SELECT count(*) FROM notes n WHERE n.namespace = namespaces.namespace)",
     ),
 )
 

@@ -34,9 +34,6 @@ class Cipher(Protocol):
     def seal(self, text: str, place: str) -> Any: ...
     def open(self, stored: Any, place: str) -> str: ...
     def open_all(self, stored: list[Any], place: str) -> list[str]: ...
-    def seal_alike(self, text: str, place: str) -> Any:
-        """The same text looks the same in the same place, so that it can be compared."""
-
     def seal_bytes(self, data: bytes, place: str) -> bytes: ...
     def open_bytes(self, stored: bytes, place: str) -> bytes: ...
     def hide(self, words: Iterable[int]) -> dict[int, int]:
@@ -56,8 +53,6 @@ class _Plain:
 
     def open_all(self, stored: list[Any], _place: str) -> list[str]:
         return stored
-
-    seal_alike = seal
 
     def seal_bytes(self, data: bytes, _place: str) -> bytes:
         return data
@@ -90,15 +85,8 @@ class _Sealed:
     def open_all(self, stored: list[Any], place: str) -> list[str]:
         return [self.open(one, place) for one in stored]
 
-    def seal_alike(self, text: str, place: str) -> bytes:
-        """The nonce is made from what is sealed: it comes back only with the same text."""
-        known = f"{place}\0{text}".encode()
-        return self._sealed(text.encode(), place, hashlib.blake2b(known, digest_size=12, key=self._hiding).digest())
-
     def seal_bytes(self, data: bytes, place: str) -> bytes:
-        return self._sealed(data, place, os.urandom(NONCE_BYTES))
-
-    def _sealed(self, data: bytes, place: str, nonce: bytes) -> bytes:
+        nonce = os.urandom(NONCE_BYTES)
         return nonce + self._aes.encrypt(nonce, data, place.encode())  # type: ignore[no-any-return]
 
     def open_bytes(self, stored: Any, place: str) -> bytes:
@@ -170,10 +158,6 @@ def item_place(namespace: str, key: str) -> str:
 
 def note_place(namespace: str, note: int) -> str:
     return f"note/{namespace}/{note}"
-
-
-def speaker_place(namespace: str) -> str:
-    return f"speaker/{namespace}"
 
 
 def _stretched(secret: str, salt: bytes) -> bytes:

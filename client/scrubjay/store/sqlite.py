@@ -14,19 +14,25 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from scrubjay.errors import InvalidInput, QuotaExceeded, ScrubjayError, Unavailable
 from scrubjay.forks import Forkable
+from scrubjay.lazy import Lazy
 from scrubjay.settings import resolve
 
-from . import changes, checks, quotas
-from .operation import LONG_WRITE, NO_QUOTA, READ, WRITE, Context, Long, Many, Operation, Quota, Rows, Statement
+from . import changes, drawers, quotas
+from .operation import ERASE, NO_QUOTA, READ, WRITES, Context, Long, Many, Operation, Quota, Rows, Statement
 from .schema import APPLICATION_ID, MIGRATIONS, VERSION
 from .sealing import PLAIN, Cipher, Keyring, open_ring
+
+if TYPE_CHECKING:
+    from . import checks
+else:
+    checks = Lazy("scrubjay.store.checks")  # only `doctor` pays for it
 
 T = TypeVar("T")
 
@@ -40,6 +46,8 @@ CHECKPOINT_PAGES = 4000
 """When the write-ahead log is folded into the file: 16 MB, because each time costs two fsyncs."""
 CACHE_KIB = 8000
 """What a connection keeps of the file; with SQLite's own 2 MB, a recall among 100,000 notes takes twice as long."""
+FOLD_MILLISECONDS = 250
+"""How long an erasure waits for readers who still need the log."""
 SYNCHRONOUS = {"full": "FULL", "fast": "NORMAL"}
 """full: acknowledged is on disk. fast: a power cut may take the last moments, and never the file."""
 
@@ -122,7 +130,7 @@ class SqliteStore(Forkable):
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation in a transaction of its kind and return what it returns."""
-        if operation.mode is WRITE or operation.mode is LONG_WRITE:
+        if operation.mode in WRITES:
             return self._write(operation)
         try:
             connection = self._idle.pop()  # take(), written out: this is the path of every get
@@ -160,13 +168,18 @@ class SqliteStore(Forkable):
                 batch.done = True
         finally:
             if connection is not None:
-                roll_back(connection)
-                self.put_back(connection)
+                self._leave(connection, jobs if batch.done else ())
         if not batch.done and len(jobs) == 1:  # refused after it had written something
             batch.done = True
         elif not batch.done:  # one of them spoilt the transaction: each gets its own
             for job in jobs:
                 self.commit([job])
+
+    def _leave(self, connection: sqlite3.Connection, done: Iterable[Job[Any]]) -> None:
+        roll_back(connection)
+        if any(job.operation.mode is ERASE for job in done):
+            self._fold_log(connection)
+        self.put_back(connection)
 
     def context(self) -> Context:
         return Context(int(self._clock() * 1000), self.quota, self._cipher, self._records)
@@ -309,10 +322,11 @@ class SqliteStore(Forkable):
         """Write the file anew: smaller, and without a trace of what was ever erased.
 
         secure_delete overwrites what is deleted, but now and then SQLite rebuilds a page and leaves an
-        old copy of a row between its cells (6 of 8,000 notes forgotten amid heavy churn); only this ends it.
+        old copy of a row between its cells; only this ends it for rows that are in no drawer.
         """
         connection = self.connect(patience=BUSY_SECONDS)  # a server's own patience is too short for this
         try:
+            connection.execute(drawers.DROP_FREE)
             connection.execute("VACUUM")
             (blocked, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
@@ -341,6 +355,7 @@ class SqliteStore(Forkable):
             connection.execute("PRAGMA journal_mode = DELETE")
             connection.execute("BEGIN EXCLUSIVE")
             steps_through(connection, reseal(ring, cipher), self.context())
+            connection.execute(drawers.DROP_FREE)
             connection.execute("COMMIT")
             connection.execute("VACUUM")  # pages that are free now hold what was there before
             connection.execute("PRAGMA journal_mode = WAL")
@@ -361,6 +376,24 @@ class SqliteStore(Forkable):
         self._swept_at = self._clock()
         while self.run(quotas.sweep(resolve("audit_days"), resolve("audit_rows"))):
             pass
+        connection = self.take()
+        try:
+            self._fold_log(connection)
+        finally:
+            self.put_back(connection)
+
+    def _fold_log(self, connection: sqlite3.Connection) -> None:
+        """Bring the log into the file and empty it: pages from before an erasure lie in it.
+
+        Whoever reads for long keeps it as it is; then the next sweep ends it.
+        """
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {FOLD_MILLISECONDS}")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error:
+            pass  # nothing is lost: what was committed is in the log
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
 
     def attempt(self, connection: sqlite3.Connection, jobs: list[Job[Any]], most_rows: float = math.inf) -> bool:
         """Run jobs in the open transaction; False when one spoilt it by being refused after it had written."""

@@ -19,11 +19,11 @@ from scrubjay.names import MAX_COUNT, MAX_WRITE_BYTES, check_count, check_key, c
 from scrubjay.values import byte_size, decode_body, encode
 
 from .items import clear_into
-from .note_rows import Row
+from .note_rows import COLUMNS, SOURCE, Row
 from .notes import clear_notes_into, keep_note
 from .operation import LONG_WRITE, SNAPSHOT, Context, Long, Many, Steps, operation
 from .quotas import Account, open_account
-from .sealing import item_place, note_place
+from .sealing import item_place
 
 FORMAT = "scrubjay-export"
 FORMAT_VERSION = 1
@@ -46,9 +46,9 @@ _ENTRY_SIZES = """SELECT position, length(CAST(value AS BLOB)) FROM list_items
 WHERE namespace = ? AND key = ? AND position > ? ORDER BY position LIMIT ?"""
 _ENTRIES = """SELECT value FROM list_items
 WHERE namespace = ? AND key = ? AND position BETWEEN ? AND ? ORDER BY position"""
-_NOTE_FIELDS = "id, content, type, tags, session, metadata, pinned, times, created_at, updated_at, expires_at"
 _NOTE_SIZES = f"SELECT id, bytes FROM notes WHERE namespace = ? AND {_LIVE} AND id > ? ORDER BY id LIMIT ?"  # noqa: S608
-_NOTES = f"SELECT {_NOTE_FIELDS} FROM notes WHERE namespace = ? AND {_LIVE} AND id BETWEEN ? AND ? ORDER BY id"  # noqa: S608
+_NOTES = f"SELECT {COLUMNS} FROM {SOURCE} WHERE namespace = ? AND {_LIVE} AND id BETWEEN ? AND ? ORDER BY id"  # noqa: S608
+_NOTE_FIELDS = ("content", "type", "session", "times", "created_at", "updated_at", "expires_at", "tags", "metadata")
 _DELIVERIES = """SELECT slot, number, verb, used_on, result FROM deliveries
 WHERE namespace = ? AND slot > ? ORDER BY slot LIMIT ?"""
 
@@ -144,14 +144,12 @@ class _Export:
             last = sizes[-1][0]
             for bounds in _pages(sizes):
                 for row in (yield Long(_NOTES, (*at, *bounds))):
-                    self._note(dict(zip(_NOTE_FIELDS.split(", "), row, strict=True)))
+                    self._note(Row.read(self._cipher, self._namespace, row))
 
-    def _note(self, fields: dict[str, Any]) -> None:
-        place = note_place(self._namespace, fields["id"])
-        fields |= {name: self._cipher.open(fields[name], place) for name in ("content", "metadata")}
-        texts = [(name, fields.pop(name)) for name in ("tags", "metadata")]
+    def _note(self, row: Row) -> None:
+        fields = {name: getattr(row, name) for name in _NOTE_FIELDS}
         self._notes += 1
-        self._add({"kind": "note", **fields, "id": str(fields["id"]), "pinned": bool(fields["pinned"])}, *texts)
+        self._add({"kind": "note", "id": str(row.id), "pinned": bool(row.pinned), **fields})
 
     def deliveries(self) -> Steps[None]:
         """What was sent with an id: after a move, too, sending it again must not make it happen twice."""
@@ -392,14 +390,12 @@ class _Import:
             id=int(id_),
             content=draft.content,
             type=draft.type,
-            tags=encode(draft.tags or ()),
+            tags=draft.tags or (),
             session=draft.session,
-            metadata=encode(draft.metadata or {}),
+            metadata=draft.metadata or {},
             pinned=int(draft.pinned),
             times=_count(fields, "times", least=1),
             **dict(zip(("created_at", "updated_at", "expires_at"), _times(fields), strict=True)),  # type: ignore[arg-type]
-            bytes=0,
-            words=b"",
         )
         if not (yield from keep_note(self._context, self._account, row)):
             raise InvalidInput("this note is there twice: the same id, or the same content in the same session")
