@@ -14,11 +14,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from .errors import Unavailable
 from .forks import Forkable
-from .recall.embedding import Embedder, nearest, open_embedder
+from .recall.embedding import Embedder, Known, open_embedder
 from .store import vectors
 from .store.sqlite import SqliteStore
 
@@ -32,6 +32,19 @@ CATCH_UP_SECONDS = 1.0
 """When the thread looks for what others left undone: after a script that only sets a value has ended."""
 AWAY_SECONDS = 60
 """How long a model that could not be reached is left alone."""
+MAX_SEEN_BYTES = 256 * 2**20
+"""Vectors that are kept in memory, but for those of one namespace that has more: 170,000 of MiniLM's."""
+
+
+class Seen(NamedTuple):
+    """What was read of a namespace's vectors."""
+
+    stamp: vectors.Stamp | None
+    known: Known
+    people: frozenset[int]
+
+
+NOTHING_SEEN = Seen(None, Known(), frozenset())
 
 
 class Meaning(Forkable):
@@ -47,6 +60,7 @@ class Meaning(Forkable):
     def start_anew(self) -> None:
         self._waiting: deque[tuple[str, int]] = deque()
         self._lock = threading.Lock()
+        self._seen: dict[str, Seen] = {}  # last used last
         self._is_working = False
         self._is_behind = False
 
@@ -60,13 +74,30 @@ class Meaning(Forkable):
         if not query.strip() or time.monotonic() < self._away_until:
             return {}
         try:
-            known, shown = self._store.run(vectors.read_vectors(namespace, self.embedder.name, query))
-            vector = self.embedder.embed([shown])[0] if known else b""
+            seen = self._look(namespace)
+            if not seen.known.ids:
+                return {}
+            shown = vectors.without_names(self._store.context().cipher, query, seen.people)
+            vector = self.embedder.embed([shown])[0]
         except Unavailable as error:
             _log.warning("recall by words alone for %d s: %s", AWAY_SECONDS, error)
             self._away_until = time.monotonic() + AWAY_SECONDS
             return {}
-        return nearest(vector, known)
+        return seen.known.nearest(vector)
+
+    def _look(self, namespace: str) -> Seen:
+        """All vectors of a namespace; those that were read before are kept in memory, as long as there is room."""
+        seen = self._seen.get(namespace, NOTHING_SEEN)
+        changes = self._store.run(vectors.read_changes(namespace, self.embedder.name, seen.stamp, seen.known.ids))
+        if changes is not None:
+            known = seen.known.changed(changes.there, changes.new)
+            seen = Seen(changes.stamp, known, seen.people | changes.people)
+        with self._lock:
+            self._seen.pop(namespace, None)
+            self._seen[namespace] = seen
+            while len(self._seen) > 1 and sum(each.known.size for each in self._seen.values()) > MAX_SEEN_BYTES:
+                self._seen.pop(next(iter(self._seen)))
+        return seen
 
     def add(self, namespace: str, note_id: str) -> None:
         """Put a note in line for the model, before those that others left; never waits."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import struct
 import subprocess
 import sys
@@ -15,12 +17,14 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from harness import clean_environment, fresh_name, serving
-from scrubjay import InvalidInput, Memory, MissingExtra, Unavailable
+from scrubjay import InvalidInput, Memory, MissingExtra, Unavailable, meaning
 from scrubjay.drafts import Draft
-from scrubjay.recall.embedding import nearest, open_embedder
+from scrubjay.meaning import Meaning
+from scrubjay.recall.embedding import Known, open_embedder
 from scrubjay.recall.minilm import MiniLM
 from scrubjay.recall.ranking import Candidate, Ranked, fuse, lend_to_answers
 from scrubjay.store import notes, vectors
+from scrubjay.store.sealing import PLAIN
 from scrubjay.store.sqlite import SqliteStore
 
 # Words that stand for one another only to the model: the built-in synonyms have none of these pairs.
@@ -196,20 +200,44 @@ def test_nearest_knows_the_nearest():
     def packed(*vector):
         return np.array(vector, np.float16).tobytes()
 
-    known = [(1, packed(1, 0)), (2, packed(0.8, 0.6)), (3, packed(0, 1))]
-    assert list(nearest(packed(1, 0), known)) == [1, 2]
-    assert nearest(packed(1, 0), []) == {}
+    known = Known().changed([1, 2, 3], [(1, packed(1, 0)), (2, packed(0.8, 0.6)), (3, packed(0, 1))])
+    assert list(known.nearest(packed(1, 0))) == [1, 2]
+    assert list(known.changed([2, 3, 4], [(4, packed(0.6, 0.8))]).nearest(packed(1, 0))) == [2, 4]
+    assert list(known.changed([], []).ids) == []
+
+
+def test_what_is_kept_in_memory_is_always_what_is_in_the_file(service, tmp_path, monkeypatch):
+    """One keeps what it has read while others remember and forget, and finds what one finds that reads all anew."""
+    monkeypatch.setattr(meaning, "MAX_SEEN_BYTES", 200)
+    store, chance, words = SqliteStore(tmp_path / "db"), random.Random(4), [*itertools.chain(*CONCEPTS), "rain"]
+    keeper, writer = Meaning(store, service.choice), Meaning(store, service.choice)
+    for i in range(60):
+        namespace = chance.choice("ab")
+        held = store.run(notes.list_notes(namespace))
+        for note in chance.sample(held, min(len(held), chance.choice([0, 0, 1, 3]))):
+            store.run(notes.forget(namespace, note.id))
+        for j in range(chance.choice([0, 1, 4])):
+            store.run(notes.remember(namespace, Draft.check(f"{chance.choice(words)} {chance.choice(words)} {i} {j}")))
+        if chance.random() < 0.1:
+            store.run(notes.clear_notes(namespace))
+        list(writer.reindex())
+        for asked in ("elephant", "a hound to elect"):
+            fresh = Meaning(store, service.choice).similar(namespace, asked)
+            assert keeper.similar(namespace, asked) == pytest.approx(fresh)
+            assert set(fresh) <= {int(note.id) for note in store.run(notes.list_notes(namespace))}
+    store.close()
 
 
 def test_the_model_sees_no_names_and_never_nothing(tmp_path):
     store = SqliteStore(tmp_path / "db")
     for content in ("Mel Ford: hello Ana", "Ana: yes"):
         store.run(notes.remember("ns", Draft.check(content)))
-    shown = {query: store.run(vectors.read_vectors("ns", "any", query))[1] for query in ("What did Mel say?", "Ana")}
-    assert shown == {"What did Mel say?": "What did say?", "Ana": "Ana"}
-    assert store.run(vectors.read_vectors("other", "any", "Ana"))[1] == "Ana"
     ids = [int(note.id) for note in store.run(notes.list_notes("ns"))]
     assert [text for _, text in store.run(vectors.read_texts("ns", ids, "any"))] == ["hello", "yes"]
+    store.run(vectors.add_vectors("ns", "any", [(id_, b"12") for id_ in ids]))
+    people = store.run(vectors.read_changes("ns", "any", None, ())).people
+    shown = {query: vectors.without_names(PLAIN, query, people) for query in ("What did Mel say?", "Ana")}
+    assert shown == {"What did Mel say?": "What did say?", "Ana": "Ana"}
     store.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -87,16 +87,39 @@ class HttpEmbedder:
             raise Unavailable(f"cannot get embeddings from {self._url}: {error}; check SCRUBJAY_EMBEDDER") from error
 
 
-def nearest(vector: bytes, known: Sequence[tuple[int, bytes]]) -> dict[int, float]:
-    """The cosine of those notes that mean most nearly the same."""
-    import numpy as np  # noqa: PLC0415 - needs the extra
+class Known:
+    """Vectors side by side: one product compares them all with a question."""
 
-    if not known:
-        return {}
-    matrix = np.frombuffer(b"".join(each for _, each in known), np.float16).reshape(len(known), -1)
-    cosines = matrix.astype(np.float32) @ np.frombuffer(vector, np.float16).astype(np.float32)
-    best = np.argsort(-cosines)[:NEAREST]
-    return {known[i][0]: float(cosines[i]) for i in best if cosines[i] >= MIN_SIMILARITY}
+    def __init__(self, ids: Sequence[int] = (), matrix: Any = None) -> None:
+        self.ids = ids
+        self._matrix = matrix
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return 0 if self._matrix is None else int(self._matrix.nbytes)
+
+    def changed(self, there: Collection[int], new: Sequence[tuple[int, bytes]]) -> Known:
+        """Those of them that are still there, and new ones."""
+        import numpy as np  # noqa: PLC0415 - needs the extra
+
+        parts = []
+        stays = np.isin(self.ids, np.fromiter(there, np.int64))
+        if stays.any():
+            parts.append(self._matrix if stays.all() else self._matrix[stays])
+        if new:
+            joined = np.frombuffer(b"".join(vector for _, vector in new), np.float16)
+            parts.append(joined.reshape(len(new), -1).astype(np.float32))
+        ids = [id_ for id_, stay in zip(self.ids, stays, strict=True) if stay] + [id_ for id_, _ in new]
+        return Known(ids, np.concatenate(parts) if parts else None)
+
+    def nearest(self, vector: bytes) -> dict[int, float]:
+        """The cosine of those notes that mean most nearly the same."""
+        import numpy as np  # noqa: PLC0415 - needs the extra
+
+        cosines = self._matrix @ np.frombuffer(vector, np.float16).astype(np.float32)
+        best = np.argsort(-cosines)[:NEAREST]
+        return {self.ids[i]: float(cosines[i]) for i in best if cosines[i] >= MIN_SIMILARITY}
 
 
 def _packed(vector: Any) -> bytes:

@@ -330,7 +330,8 @@ class SqliteStore(Forkable):
             connection.execute("VACUUM")
             (blocked, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
-            raise self.explained(error) from error
+            # Dropping drawers has moved others, whose copies only VACUUM ends.
+            raise Unavailable(f"{self.explained(error)}; nothing is lost, but run `scrubjay compact` again") from error
         finally:
             self.put_back(connection)
         if blocked:

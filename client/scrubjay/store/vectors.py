@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from . import drawers
 from .note_rows import COLUMNS, SOURCE, Row, hide_words
 from .operation import LONG_WRITE, SNAPSHOT, Context, Long, Steps, operation
-from .sealing import note_place
+from .sealing import Cipher, note_place
 
-_NAMES = "SELECT DISTINCT speaker FROM notes WHERE namespace = ? AND speaker IS NOT NULL"
+Stamp = tuple[int, int]
+"""How many vectors there are, and a sum that tells whether they are the same ones."""
+_STAMP = "SELECT count(*), coalesce(sum(note & 0xffffffff), 0) FROM note_vectors WHERE namespace = ? AND model = ?"
+_VECTORS = """SELECT v.note, n.speaker, d.held FROM note_vectors v JOIN drawers d ON d.drawer = v.drawer
+JOIN notes n ON n.namespace = v.namespace AND n.id = v.note
+WHERE v.namespace = ? AND v.note IN (SELECT value FROM json_each(?))"""
 
 
 @operation(SNAPSHOT)
@@ -34,8 +40,9 @@ def read_texts(context: Context, namespace: str, ids: Sequence[int], model: str)
         (namespace, json.dumps(ids), model),
     )
     notes = [Row.read(context.cipher, namespace, row) for row in rows]
-    shown = yield from _without_names(context, namespace, [note.content for note in notes])
-    return list(zip((note.id for note in notes), shown, strict=True))
+    names = yield Long("SELECT DISTINCT speaker FROM notes WHERE namespace = ?", (namespace,))
+    people = _people(speaker for (speaker,) in names)
+    return [(note.id, without_names(context.cipher, note.content, people)) for note in notes]
 
 
 @operation(LONG_WRITE)
@@ -54,29 +61,39 @@ def add_vectors(context: Context, namespace: str, model: str, vectors: Sequence[
         )
 
 
+class Changes(NamedTuple):
+    """What is to be known of a namespace's vectors by whoever knows some of them."""
+
+    stamp: Stamp
+    there: list[int]
+    """All notes that have one."""
+    new: list[tuple[int, bytes]]
+    """The vectors of those that were not known."""
+    people: set[int]
+    """The words of the names of those who said them."""
+
+
 @operation(SNAPSHOT)
-def read_vectors(
-    context: Context, namespace: str, model: str, query: str
-) -> Steps[tuple[list[tuple[int, bytes]], str]]:
-    """All vectors of this model in the namespace, and what is asked for, as it shall see it."""
-    rows = yield Long(
-        """SELECT v.note, d.held FROM note_vectors v JOIN drawers d ON d.drawer = v.drawer
-        WHERE v.namespace = ? AND v.model = ?""",
-        (namespace, model),
-    )
+def read_changes(
+    context: Context, namespace: str, model: str, stamp: Stamp | None, known: Collection[int]
+) -> Steps[Changes | None]:
+    """What became of a namespace's vectors since the stamp was read; None if nothing did."""
+    at = (namespace, model)
+    (now,) = yield Long(_STAMP, at)
+    if now == stamp:
+        return None
+    there = [note for (note,) in (yield Long("SELECT note FROM note_vectors WHERE namespace = ? AND model = ?", at))]
+    missing = set(there).difference(known)
+    rows = yield Long(_VECTORS, (namespace, json.dumps(sorted(missing))))
     opened = context.cipher.open_bytes
-    known = [(note, opened(drawers.data_of(held), note_place(namespace, note))) for note, held in rows]
-    (shown,) = yield from _without_names(context, namespace, [query])
-    return known, shown
+    new = [(note, opened(drawers.data_of(held), note_place(namespace, note))) for note, _, held in rows]
+    return Changes(now, there, new, _people(speaker for _, speaker, _ in rows))
 
 
-def _without_names(context: Context, namespace: str, texts: Sequence[str]) -> Steps[list[str]]:
-    """The texts without the people in them: names swamp a vector, and words find them better."""
-    rows = yield Long(_NAMES, (namespace,))
-    people = {word for (speaker,) in rows for word in json.loads(speaker)}
-    if not people:
-        return list(texts)
-    return [
-        " ".join(word for word in text.split() if people.isdisjoint(hide_words(context.cipher, word))) or text
-        for text in texts
-    ]
+def without_names(cipher: Cipher, text: str, people: Collection[int]) -> str:
+    """The text without the people in it: names swamp a vector, and words find them better."""
+    return " ".join(word for word in text.split() if not any(one in people for one in hide_words(cipher, word))) or text
+
+
+def _people(speakers: Iterable[str | None]) -> set[int]:
+    return {word for speaker in set(speakers) if speaker for word in json.loads(speaker)}
