@@ -47,15 +47,17 @@ _MONTHS = [
 ]
 _SPEAKER_FIELDS = ("speaker", "sender", "name", "role")
 _COUNT = struct.Struct(">I")
-_DAMAGED = Unavailable("a note is damaged; run `scrubjay doctor`, restore a backup")
+_DAMAGED = "a note is damaged; run `scrubjay doctor`, restore a backup"
 
 SOURCE = "notes n JOIN drawers d USING (drawer)"
 COLUMNS = "id, held, pinned, times, created_at, updated_at, expires_at, bytes, drawer"
 """What is needed to read one."""
 LEAVING = "id, bytes, drawer, held"
 """What is needed to erase one."""
-_FOUND_BY = ("digest", "type", "session", "speaker", "tags", "asks")
-KEPT = ("drawer", *_FOUND_BY, "pinned", "times", "bytes", "created_at", "updated_at", "expires_at")
+KEPT = (
+    *("drawer", "digest", "type", "session", "speaker", "tags", "asks"),
+    *("pinned", "times", "bytes", "created_at", "updated_at", "expires_at"),
+)
 """The columns of its row, beside namespace and id, in the order of `Row.kept`."""
 
 Packed = bytes
@@ -87,7 +89,7 @@ class Row(NamedTuple):
         try:
             content, type_, tags, session, metadata = decode(said.decode())
         except ValueError as error:
-            raise _DAMAGED from error
+            raise Unavailable(_DAMAGED) from error
         return cls(id_, content, type_, tags, session, metadata, *known, words)  # type: ignore[call-arg]
 
     def pack(self, cipher: Cipher, namespace: str) -> Packed:
@@ -98,17 +100,21 @@ class Row(NamedTuple):
 
     def kept(self, cipher: Cipher) -> tuple[Any, ...]:
         """The values of KEPT."""
-        return (self.drawer, *self._found_by(cipher), self.pinned, self.times, self.bytes, *self[8:11])
-
-    def _found_by(self, cipher: Cipher) -> tuple[Any, ...]:
         speaker = hide_words(cipher, self.speaker())
         return (
+            self.drawer,
             digest_of(cipher, self.content, self.session),
             hide_label(cipher, self.type),
             hide_label(cipher, self.session),
             json.dumps(speaker) if speaker else None,
             json.dumps([hide_label(cipher, tag) for tag in self.tags]),
             int(self.session is not None and len(self.content) < MAX_ASKING_CHARS and only_asks(self.content)),
+            self.pinned,
+            self.times,
+            self.bytes,
+            self.created_at,
+            self.updated_at,
+            self.expires_at,
         )
 
     def to_note(self, score: float | None = None) -> Note:
@@ -202,7 +208,7 @@ def _unpack(held: bytes) -> tuple[bytes, tuple[int, ...]]:
         words = data[-_COUNT.size - 8 * count : -_COUNT.size]
         return data[: -_COUNT.size - len(words)], struct.unpack(f">{count}q", words)
     except struct.error as error:
-        raise _DAMAGED from error
+        raise Unavailable(_DAMAGED) from error
 
 
 def _texts(value: Any) -> Iterable[str]:
