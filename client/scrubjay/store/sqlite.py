@@ -46,7 +46,7 @@ CHECKPOINT_PAGES = 4000
 """When the write-ahead log is folded into the file: 16 MB, because each time costs two fsyncs."""
 CACHE_KIB = 8000
 """What a connection keeps of the file; with SQLite's own 2 MB, a recall among 100,000 notes takes twice as long."""
-FOLD_MILLISECONDS = 250
+FOLD_MILLISECONDS = 100
 """How long an erasure waits for readers who still need the log."""
 SYNCHRONOUS = {"full": "FULL", "fast": "NORMAL"}
 """full: acknowledged is on disk. fast: a power cut may take the last moments, and never the file."""
