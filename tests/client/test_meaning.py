@@ -242,12 +242,12 @@ def test_the_model_sees_no_names_and_never_nothing(tmp_path):
 
 
 def test_a_turn_that_asks_lends_its_likeness_to_the_answer():
-    turn = Candidate(id=1, previous=None, next=2, speaker=(), updated_at=0, times=1, asks=True)
-    answer = turn._replace(id=2, previous=1, next=None, asks=False)
+    turn = Candidate(id=1, previous=(), next=(2,), speaker=(), updated_at=0, times=1, asks=True)
+    answer = turn._replace(id=2, previous=(1,), next=(), asks=False)
     lent = lend_to_answers({1: 0.8, 9: 0.7}, [turn, answer])
     assert lent[2] == 0.8 > lent[1] > 0
     assert 9 not in lent
-    assert lend_to_answers({1: 0.8}, [turn._replace(next=None)]) == {1: 0.8}
+    assert lend_to_answers({1: 0.8}, [turn._replace(next=())]) == {1: 0.8}
     assert lend_to_answers({1: 0.8}, [turn]) == {1: 0.8}
 
 

@@ -1,7 +1,7 @@
 """The order of notes that share words with a question.
 
-BM25 over three fields, as measured on long conversations: a note's own words count fully, those of
-the note before it in the session half, of the one after it a third (.3). Only where a turn does nothing but ask,
+BM25 over fields, as measured on long conversations: a note's own words count fully, those of the two notes
+before and after it in the session less. Only where a turn does nothing but ask,
 its words go to the answer in full and to what was before not at all. What was said by someone whom
 the question names counts half as much again. Recency and frequency only break ties: as part of the score they hurt.
 """
@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
-PREVIOUS, NEXT = 0.5, 0.3
-"""What a word counts in the neighbours of a note; in the note itself it counts 1."""
+PREVIOUS, NEXT = (0.5, 0.25), (0.3, 0.2)
+"""What a word counts in the neighbours of a note, the nearest first; in the note itself it counts 1."""
+LENDING = len(PREVIOUS)
+"""How many neighbours lend their words, on either side."""
 ANSWER = 1.0
 """What a word of the previous note counts if that only asks: then its words are about this one."""
 ASKING = 0.7
@@ -35,14 +38,43 @@ class Candidate(NamedTuple):
     """What ranking needs to know of a note."""
 
     id: int
-    previous: int | None
-    next: int | None
+    previous: Sequence[int]
+    """Those before it in its session that may matter, the nearest first."""
+    next: Sequence[int]
     speaker: Collection[int]
     """The words of the name of whoever said it, as numbers."""
     updated_at: int
     times: int
     asks: bool
     """Whether it only asks, as turns of a conversation do that are answered in the next."""
+
+
+class Beside:
+    """Which notes stand side by side in their sessions, as far as is known from pieces of those."""
+
+    def __init__(self, pieces: Iterable[Sequence[int]]) -> None:
+        self.notes: set[int] = set()
+        self._before: dict[int, int] = {}
+        self._after: dict[int, int] = {}
+        for piece in pieces:
+            self.notes.update(piece)
+            for one, other in pairwise(piece):
+                self._before[other], self._after[one] = one, other
+
+    def before(self, note: int) -> list[int]:
+        """Those before a note that lend it their words, the nearest first."""
+        return _follow(self._before, note)
+
+    def after(self, note: int) -> list[int]:
+        return _follow(self._after, note)
+
+
+def _follow(steps: Mapping[int, int], note: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < LENDING and note in steps:
+        note = steps[note]
+        found.append(note)
+    return found
 
 
 class Ranked(NamedTuple):
@@ -68,7 +100,7 @@ class Sought(NamedTuple):
 class Occurrences(NamedTuple):
     """Where the words of a question are."""
 
-    counts: Mapping[int | None, Mapping[int, float]]
+    counts: Mapping[int, Mapping[int, float]]
     """For each note that has any, how often it has each word."""
     lengths: Mapping[int, int]
     """How many words those notes have in all."""
@@ -95,7 +127,7 @@ def lend_to_answers(similar: Mapping[int, float], candidates: Iterable[Candidate
     known = {candidate.id: candidate for candidate in candidates}
     lent = {id_: cosine for id_, cosine in sorted(similar.items()) if id_ in known}
     for id_ in list(lent):
-        answer = known[id_].next
+        answer = next(iter(known[id_].next), None)
         if known[id_].asks and answer is not None and answer in known:
             lent[answer], lent[id_] = max(lent.get(answer, 0.0), lent[id_]), lent[id_] * ASKING
     return lent
@@ -130,15 +162,18 @@ def by_confidence(ranked: Sequence[Ranked], candidates: Iterable[Candidate], now
     return sorted(confident, key=lambda each: (each.score, each.id), reverse=True)
 
 
-def _fit(candidate: Candidate, occurrences: Occurrences, sought: Sought, asking: Container[int | None]) -> float:
+def _fit(candidate: Candidate, occurrences: Occurrences, sought: Sought, asking: Container[int]) -> float:
     counts = dict(occurrences.counts.get(candidate.id, _NOTHING))
-    before = ANSWER if candidate.previous in asking else PREVIOUS
-    after = 0.0 if candidate.next in asking else NEXT
-    for note, share in ((candidate.previous, before), (candidate.next, after)):
+    shares = [*zip(candidate.previous, PREVIOUS, strict=False), *zip(candidate.next, NEXT, strict=False)]
+    if candidate.previous and candidate.previous[0] in asking:
+        shares[0] = (candidate.previous[0], ANSWER)
+    if candidate.next and candidate.next[0] in asking:
+        shares.remove((candidate.next[0], NEXT[0]))
+    for note, share in shares:
         for word, count in occurrences.counts.get(note, _NOTHING).items():
             counts[word] = counts.get(word, 0.0) + share * count
     score = _told(counts, occurrences.lengths.get(candidate.id, 0), sought)
-    if candidate.asks and candidate.next is not None:
+    if candidate.asks and candidate.next:
         score *= ASKING
     return score if sought.named.isdisjoint(candidate.speaker) else score * SPEAKER
 

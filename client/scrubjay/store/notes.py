@@ -15,9 +15,11 @@ from scrubjay.errors import NotFound
 from scrubjay.names import MAX_NOTES_PAGE, shown
 from scrubjay.recall.ranking import (
     BEGINNING,
+    LENDING,
     LENGTH_PENALTY,
     SATURATION,
     SYNONYM,
+    Beside,
     Candidate,
     Occurrences,
     Sought,
@@ -68,11 +70,10 @@ UNION ALL SELECT value, (SELECT count(*) FROM
 _POSTINGS = f"""SELECT * FROM (SELECT note, ? * count / (count + {SATURATION} + {LENGTH_PENALTY} * length) AS part
 FROM note_words WHERE namespace = ? AND word = ? ORDER BY note DESC LIMIT ?)"""  # noqa: S608
 _NONE: Mapping[int, float] = {}
-_NEAR = """n.id,
-(SELECT max(p.id) FROM notes p WHERE p.namespace = n.namespace AND p.session = n.session AND p.id < n.id),
-(SELECT min(f.id) FROM notes f WHERE f.namespace = n.namespace AND f.session = n.session AND f.id > n.id)"""
-_NEIGHBOURS = f"""SELECT {_NEAR} FROM notes n
-WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
+_BESIDE = f"""(SELECT json_group_array(id) FROM (SELECT o.id FROM notes o
+WHERE o.namespace = n.namespace AND o.session = n.session AND o.id {{}} LIMIT {LENDING}))"""  # noqa: S608
+_NEIGHBOURS = f"""SELECT {_BESIDE.format("< n.id ORDER BY o.id DESC")}, n.id, {_BESIDE.format("> n.id ORDER BY o.id")}
+FROM notes n WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
 # All rows of a rare word are read sooner than each note is looked for among them: that is what the + asks for.
 _OCCURRENCES = """SELECT note, word, count, length FROM note_words WHERE namespace = ?1
 AND word IN (SELECT value FROM json_each(?2)) AND +note IN (SELECT value FROM json_each(?4))
@@ -200,16 +201,19 @@ def recall(
     sought, counts, budget = yield from _weigh(context.cipher, namespace, query)
     limits = _shared_out(budget, counts)
     best = (yield from _candidates(namespace, question, sought.weights, limits, where, params)) if limits else []
-    near = yield Long(_NEIGHBOURS, (namespace, json.dumps([*best, *similar])))
-    notes_in_pool = {note for row in near for note in row if note is not None}
-    pool = json.dumps(sorted(notes_in_pool))
-    found = yield from _occurrences(namespace, counts, notes_in_pool, pool)
+    rows = yield Long(_NEIGHBOURS, (namespace, json.dumps([*best, *similar])))
+    beside = Beside([(*reversed(json.loads(before)), note, *json.loads(after)) for before, note, after in rows])
+    pool = json.dumps(sorted(beside.notes))
+    found = yield from _occurrences(namespace, counts, beside.notes, pool)
     rows = yield Long(
-        f"""SELECT {_NEAR}, n.speaker, n.updated_at, n.times, n.asks FROM notes n
+        f"""SELECT n.id, n.speaker, n.updated_at, n.times, n.asks FROM notes n
         WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?)) AND {where}""",  # noqa: S608
         (namespace, pool, *params),
     )
-    candidates = [Candidate._make((*row[:3], json.loads(row[3] or "[]"), *row[4:])) for row in rows]
+    candidates = [
+        Candidate(note, beside.before(note), beside.after(note), json.loads(speaker or "[]"), *known)
+        for note, speaker, *known in rows
+    ]
     ranked = rank(candidates, found, sought)
     if similar:
         ranked = fuse(ranked, lend_to_answers(similar, candidates))
@@ -384,7 +388,7 @@ def _occurrences(namespace: str, counts: Mapping[int, int], notes: Collection[in
     rare = [word for word, count in counts.items() if count < SCANNED * len(notes)]
     common = [word for word, count in counts.items() if count >= SCANNED * len(notes)]
     rows = yield Long(_OCCURRENCES, (namespace, json.dumps(rare), json.dumps(common), pool))
-    found: defaultdict[int | None, dict[int, float]] = defaultdict(dict)
+    found: defaultdict[int, dict[int, float]] = defaultdict(dict)
     lengths: dict[int, int] = {}
     for note, word, count, length in rows:
         found[note][word] = count
