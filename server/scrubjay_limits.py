@@ -19,6 +19,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from scrubjay.errors import InvalidInput, QuotaExceeded, ScrubjayError, Unavailable, ValueTooLarge
+from scrubjay.names import counted
 
 try:
     import resource
@@ -211,8 +212,9 @@ class RequestLimit:
         wait = self._full_at.get(client, 0.0) + 60 / self._per_minute - 60 - self._clock()
         if wait > 0:
             seconds = math.ceil(wait)
+            allowed = counted(math.ceil(self._per_minute), "request")
             raise QuotaExceeded(
-                f"more than {self._per_minute:g} requests a minute; try again in {seconds} s, or raise it on the"
-                " server: SCRUBJAY_REQUESTS_PER_MINUTE",
+                f"more than {allowed} a minute; try again in {seconds} s, or raise it on the server:"
+                " SCRUBJAY_REQUESTS_PER_MINUTE",
                 retry_after=seconds,
             )

@@ -76,6 +76,7 @@ from scrubjay.names import (
     check_namespace,
     check_tags,
     check_ttl,
+    counted,
     shown,
 )
 from scrubjay.recall.context import as_context
@@ -1706,10 +1707,10 @@ def banner(listener: socket.socket, first_key: str | None, *, only_reads: bool =
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     also = " and at every other address of this machine" if everywhere else ""
     writes, size = resolve("writes_per_day"), resolve("max_bytes")
-    allowed = f"{writes:,} writes a day" if writes else "unlimited writes"
-    held = f"{size:,} bytes" if size else "unlimited storage"
+    allowed = f"{counted(writes, 'write')} a day" if writes else "unlimited writes"
+    held = f"{counted(size, 'byte')}" if size else "unlimited storage"
     requests = resolve("requests_per_minute")
-    reads = f"{requests:,} requests a minute for each client" if requests else "reads are free"
+    reads = f"{counted(requests, 'request')} a minute for each client" if requests else "reads are free"
     key = f"\n  api key  {first_key}   (admin; shown only now: give it as SCRUBJAY_API_KEY)" if first_key else ""
     return f"""Scrubjay {__version__} is serving at {url}{also}{key}
   data     {Path(resolve("path")).expanduser()}{" (only read: it may not be written)" if only_reads else ""}

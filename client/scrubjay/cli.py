@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .backends import Backend
 from .errors import InvalidInput, MissingExtra, ScrubjayError
 from .memory import Memory, open_backend
+from .names import counted
 from .progress import Progress
 from .records import Change, Note, Usage
 from .settings import add_serve_flags, checked, parse_count, parse_seconds, parse_size, resolve
@@ -133,10 +134,10 @@ def reindex(arguments: argparse.Namespace) -> int:
     try:
         meaning = Meaning(store, choice)
         done = 0
-        with Progress("notes") as progress:
+        with Progress("note") as progress:
             for done, total in meaning.reindex():
                 progress(done, total)
-        print(f"{done:,} notes were new to {meaning.embedder.name}; it has seen all now", file=sys.stderr)
+        print(f"{counted(done, 'note')} new to {meaning.embedder.name}, which has seen all now", file=sys.stderr)
     finally:
         store.close()
     return 0
@@ -204,8 +205,8 @@ def _change(change: Change) -> str:
     """On one line, whatever is in its names."""
     names = (name if name.isprintable() else json.dumps(name) for name in (change.namespace, change.key))
     refused = f"  REFUSED: {change.refusal}" if change.refusal else ""
-    at = f"{change.at:%Y-%m-%d %H:%M:%S}"
-    return f"{change.id}  {at}  {change.who:12}  {change.verb:8}  {'  '.join(names)}  {change.bytes:,} bytes{refused}"
+    at, size = f"{change.at:%Y-%m-%d %H:%M:%S}", counted(change.bytes, "byte")
+    return f"{change.id}  {at}  {change.who:12}  {change.verb:8}  {'  '.join(names)}  {size}{refused}"
 
 
 def _moment(text: str) -> float:
@@ -317,7 +318,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     url = None if arguments.path else resolve("url", arguments.url)
     if url:
         faults += _examine_server(url)
-    print(f"{faults} fault{'s' if faults > 1 else ''} found" if faults else "all is well")
+    print(f"{counted(faults, 'fault')} found" if faults else "all is well")
     return 1 if faults else 0
 
 
@@ -337,7 +338,8 @@ def _examine_file(path: Path) -> int:
         faults = store.find_faults()
         if not faults:
             count, held, size = store.run(checks.count_all())
-            print(f"         {count} namespaces, {held} keys, {size:,} bytes of values; {_disk(path)}")
+            holds = f"{counted(count, 'namespace')}, {counted(held, 'key')}, {counted(size, 'byte')} of values"
+            print(f"         {holds}; {_disk(path)}")
             print("ok       integrity, counters, lists")
     finally:
         store.close()

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from .errors import Forbidden, NotFound, QuotaExceeded, ScrubjayError, Unauthenticated, Unavailable
 from .forks import Forkable
 from .http_backend import HttpBackend, Write
+from .names import counted
 from .records import Pending, to_time
 from .store.deliveries import Delivery
 from .store.sqlite import patiently
@@ -382,7 +383,7 @@ class Outbox(Forkable):
         left = self.pending(namespace)
         if left:
             raise Unavailable(
-                f"{len(left)} write{'s' if len(left) > 1 else ''} could not be sent to {self._server.place}:"
+                f"{counted(len(left), 'write')} could not be sent to {self._server.place}:"
                 f" {left[0].why}; see memory.pending(), or run: scrubjay pending"
             )
 

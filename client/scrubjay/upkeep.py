@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from .errors import InvalidInput, Unavailable
 from .lazy import Lazy
-from .names import check_namespace
+from .names import check_namespace, counted
 from .progress import Progress
 from .settings import resolve
 from .store import quotas
@@ -39,7 +39,7 @@ def file_only(arguments: argparse.Namespace, secret: str | None = None) -> Sqlit
 
 def export(arguments: argparse.Namespace) -> int:
     namespace = check_namespace(arguments.namespace)
-    with _writing(arguments.output) as file, Progress("bytes") as progress:
+    with _writing(arguments.output) as file, Progress("byte") as progress:
         if url := _url(arguments):
             with _server(url) as server:
                 server.export(namespace, file.write, progress)
@@ -58,7 +58,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def import_(arguments: argparse.Namespace) -> int:
-    with _reading(arguments.file) as path, Progress("bytes") as progress:
+    with _reading(arguments.file) as path, Progress("byte") as progress:
         namespace = check_namespace(arguments.namespace or transfer.read_header(path)["namespace"])
         if url := _url(arguments):
             with _server(url) as server, path.open("rb") as file:
@@ -73,7 +73,7 @@ def import_(arguments: argparse.Namespace) -> int:
 
             with contextlib.closing(file_only(arguments)) as store:
                 moved, _ = store.run(transfer.import_namespace(namespace, path, arguments.replace, report))
-    print(f"{moved.namespace}: {moved.keys:,} keys and {moved.notes:,} notes")
+    print(f"{moved.namespace}: {counted(moved.keys, 'key')} and {counted(moved.notes, 'note')}")
     return 0
 
 
@@ -81,20 +81,20 @@ def backup(arguments: argparse.Namespace) -> int:
     target = Path(arguments.file).expanduser()
     with files.arriving(target, force=arguments.force) as partial:
         if url := _url(arguments):
-            with _server(url) as server, partial.open("wb") as file, Progress("bytes") as progress:
+            with _server(url) as server, partial.open("wb") as file, Progress("byte") as progress:
                 server.backup(file.write, progress)
         else:
-            with contextlib.closing(file_only(arguments)) as store, Progress("pages") as progress:
+            with contextlib.closing(file_only(arguments)) as store, Progress("page") as progress:
                 files.refuse_same(target, store.path)
                 files.back_up(store, partial, progress)
         files.check_copy(partial)
-    print(f"{target}: {target.stat().st_size:,} bytes, checked")
+    print(f"{target}: {counted(target.stat().st_size, 'byte')}, checked")
     return 0
 
 
 def restore(arguments: argparse.Namespace) -> int:
     path = _path_only(arguments)
-    with Progress("pages") as progress:
+    with Progress("page") as progress:
         aside = files.restore(Path(arguments.file).expanduser(), path, progress)
     print(f"{path} is as {arguments.file} was, api keys and quotas included")
     if aside:
@@ -131,7 +131,7 @@ def _erase_at(url: str, namespace: str) -> list[erasure.Erasure]:
     with _server(url) as server, contextlib.closing(file):
         erasures = [erasure.Erasure(**server.erase(namespace))]
         if dropped := file.drop(namespace):
-            print(f"dropped  {dropped:,} writes that waited in {file.path}")
+            print(f"dropped  {counted(dropped, 'write')} that waited in {file.path}")
             erasures.append(erasure.Erasure(**server.erase(namespace)))
     return erasures
 
@@ -139,12 +139,13 @@ def _erase_at(url: str, namespace: str) -> list[erasure.Erasure]:
 def recover(arguments: argparse.Namespace) -> int:
     damaged = Path(arguments.file).expanduser()
     target = Path(arguments.target or f"{damaged}.recovered").expanduser()
-    with files.arriving(target) as partial, Progress("pages") as progress:
+    with files.arriving(target) as partial, Progress("page") as progress:
         report = recovery.recover(damaged, partial, progress)
     for table, rows in sorted(report.saved.items()):
-        print(f"saved    {rows:,} rows of {table}")
+        print(f"saved    {counted(rows, 'row')} of {table}")
     if report.unreadable_pages or report.unreadable_rows:
-        print(f"LOST     {report.unreadable_pages:,} of {report.pages:,} pages and {report.unreadable_rows:,} rows")
+        pages, lost = counted(report.pages, "page"), counted(report.unreadable_rows, "row")
+        print(f"LOST     {report.unreadable_pages:,} of {pages}, and {lost}")
     for sentence in report.missing:
         print(f"LOST     {sentence}")
     print(f"{target} has what could be read; look at it with: scrubjay doctor --path {target}")
@@ -166,8 +167,8 @@ def _confirm(namespace: str, arguments: argparse.Namespace) -> None:
 def _report_erased(erased: erasure.Erasure) -> None:
     rows = ", ".join(f"{count:,} of {table}" for table, count in sorted(erased.rows.items())) or "none"
     print(f"erased   rows: {rows}")
-    print(f"searched {erased.bytes:,} bytes of {', '.join(erased.files)}")
-    print(f"         for {erased.pieces:,} pieces of what was there, {erased.common:,} more say too little to tell")
+    print(f"searched {counted(erased.bytes, 'byte')} of {', '.join(erased.files)}")
+    print(f"         for {counted(erased.pieces, 'piece')} of what was there; {erased.common:,} say too little to tell")
     if erased.shared:
         print(f"         {erased.shared:,} of them are there because what remains holds the same")
     for place in erased.traces:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from harness import clean_environment, fresh_name
+from harness import clean_environment, fresh_name, serving
 
 
 @pytest.fixture(params=["file", "server"])
@@ -171,3 +171,16 @@ def test_the_audit_and_the_watch_print_a_line_for_each_change(scrubjay):
     first = told[0].split()[0]
     seen = scrubjay("watch", namespace, "--after", first, "--timeout", "0.2").stdout.splitlines()
     assert seen == told[1:]
+
+
+def test_one_of_anything_is_told_in_the_singular(tmp_path):
+    path = tmp_path / "cli.db"
+    on_file(path, "set", "ns", "k", "1")
+    on_file(path, "quota", "ns", "--writes-per-day", "1")
+    assert "1 namespace, 1 key, 2 bytes" in on_file(path, "doctor").stdout
+    assert on_file(path, "export", "ns", "-o", str(tmp_path / "ns.jsonl")).returncode == 0
+    assert "1 key and 0 notes" in on_file(path, "import", "other", "-i", str(tmp_path / "ns.jsonl")).stdout
+    assert "has 0 of its 1 write a day left" in on_file(path, "set", "ns", "k", "2").stderr
+    with serving(tmp_path / "db", "--writes-per-day", "1", "--requests-per-minute", "1") as server:
+        assert "1 write a day" in server.banner
+        assert "1 request a minute" in server.banner

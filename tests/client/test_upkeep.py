@@ -72,7 +72,7 @@ def test_a_namespace_is_moved_from_either_end_to_either_end(here, where, tmp_pat
     assert scrubjay("export", namespace, *where, "-o", tmp_path / "file").returncode == 0
     assert (tmp_path / "file").read_bytes().splitlines()[1:] == lines[1:]
     done = scrubjay("import", copy, *where, stdin=done.stdout)
-    assert (done.returncode, done.stdout.decode()) == (0, f"{copy}: 3 keys and 1 notes\n"), done.stderr
+    assert (done.returncode, done.stdout.decode()) == (0, f"{copy}: 3 keys and 1 note\n"), done.stderr
     assert state(here, copy) == state(here, namespace)
     with Memory(copy, url=here.url) as memory:
         assert memory.get("user")["big"] == 2**70
