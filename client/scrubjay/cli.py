@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +30,7 @@ from .values import decode_body, encode
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .outbox import OutboxFile
+    from .outbox import Line, OutboxFile
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -246,33 +247,108 @@ def quota(arguments: argparse.Namespace) -> int:
 
 def pending(arguments: argparse.Namespace) -> int:
     with _outbox() as file:
-        for server, entries in file.everything().items():
-            for entry in entries:
-                write, state = entry.write, "refused" if entry.refused else "waits"
-                what = f"{write.verb} {json.dumps(write.key)}" if write.key else write.verb
-                print(f"{server}  {write.namespace}  {what}  {entry.age:.0f} s  {state}: {entry.why}")
-            if arguments.drop_refused:
-                file.remove(*(entry.id for entry in entries if entry.refused))
+        lines = file.lines()
+        if arguments.drop_refused:
+            _show_entries(file, drop_refused=True)
+        elif arguments.all:
+            _show_entries(file)
+        else:
+            _show_lines(lines)
+    if not lines:
+        print("nothing waits to be sent", file=sys.stderr)
     return 0
+
+
+def _show_lines(lines: Sequence[Line]) -> None:
+    """Each reason once, with the namespaces that it holds up."""
+    alike: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        state = "refused by" if line.refused else "waits for"
+        alike.setdefault((f"{state} {line.server}", line.why), []).append(line)
+    for (state, why), group in alike.items():
+        print(f"{state}: {why}")
+        for line in group:
+            print(f"    {line.namespace}  {counted(line.writes, 'write')}, the oldest {_age(line.age)} ago")
+
+
+def _show_entries(file: OutboxFile, *, drop_refused: bool = False) -> None:
+    """One a line; with `drop_refused` only those, which are then let go of."""
+    for server, entries in file.everything().items():
+        chosen = [entry for entry in entries if entry.refused or not drop_refused]
+        for entry in chosen:
+            write, state = entry.write, "refused" if entry.refused else "waits"
+            what = f"{write.verb} {json.dumps(write.key, ensure_ascii=False)}" if write.key else write.verb
+            print(f"{server}  {write.namespace}  {what}  {_age(entry.age)}  {state}: {entry.why}")
+        if drop_refused:
+            file.remove(*(entry.id for entry in chosen))
+
+
+def _age(seconds: float) -> str:
+    """As --since takes it."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f}{unit}"
+    return f"{seconds:.0f}s"
 
 
 def flush(arguments: argparse.Namespace) -> int:
-    if arguments.path or not resolve("url", arguments.url):
-        raise InvalidInput("there is no server to send to: set SCRUBJAY_URL, or give --url")
-    with contextlib.closing(open_backend(url=arguments.url, strict=False)) as store:
-        if arguments.adopt:
-            store.adopt()
-        store.flush(None, arguments.timeout)
-        place = store.place
+    url = resolve("url", arguments.url)
+    if arguments.adopt and not url:
+        raise InvalidInput("--adopt is for the one server that knows this api key: give --url, or set SCRUBJAY_URL")
     with _outbox() as file:
-        if left := [entry for entry in file.everything().get(place, ()) if not entry.refused]:
-            print(f"{len(left)} more were written with another api key: scrubjay flush --adopt", file=sys.stderr)
-    return 0
+        lines = file.lines()
+    if not url and not lines:
+        print("nothing waits to be sent", file=sys.stderr)
+    targets = [(url, resolve("api_key") or "")] if url else _senders(lines)
+    failed = [url for url, apikey in targets if not _flush(url, apikey, arguments)]
+    left = _other_keys(targets, url)
+    return 1 if failed or left else 0
+
+
+def _senders(lines: Sequence[Line]) -> list[tuple[str, str]]:
+    """The servers that something waits for, if it was written with this api key or none: no other gets to see it."""
+    from .outbox import queue_of  # noqa: PLC0415 - only these commands need it
+
+    queues = {line.queue: line.server for line in lines}
+    apikeys = {"", resolve("api_key") or ""}
+    return [(url, apikey) for queue, url in queues.items() for apikey in apikeys if queue_of(url, apikey) == queue]
+
+
+def _flush(url: str, apikey: str, arguments: argparse.Namespace) -> bool:
+    try:
+        with contextlib.closing(open_backend(url=url, api_key=apikey, strict=False)) as store:
+            if arguments.adopt:
+                store.adopt()
+            store.flush(None, arguments.timeout)
+            print(f"nothing waits for {store.place} any more")
+    except ScrubjayError as error:  # the other servers may still take theirs
+        print(f"scrubjay: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def _other_keys(targets: Sequence[tuple[str, str]], url: str | None) -> int:
+    """Tell how much still waits because it was written with another api key."""
+    from .outbox import queue_of  # noqa: PLC0415
+
+    tried = {queue_of(*target) for target in targets}
+    left: Counter[str] = Counter()
+    with _outbox() as file:
+        for line in file.lines():
+            if not line.refused and line.queue not in tried and (not url or line.server == url.rstrip("/")):
+                left[line.server] += line.writes
+    for server, count in left.items():
+        print(
+            f"scrubjay: {counted(count, 'write')} more for {server} came with another api key: set SCRUBJAY_API_KEY to"
+            f" that, or send with the one that replaced it: scrubjay flush --adopt --url {server}",
+            file=sys.stderr,
+        )
+    return left.total()
 
 
 def _outbox() -> contextlib.closing[OutboxFile]:
     """What waits for any server, under any api key."""
-    from .outbox import OutboxFile  # noqa: PLC0415 - only these two need it
+    from .outbox import OutboxFile  # noqa: PLC0415
 
     return contextlib.closing(OutboxFile(Path(resolve("outbox")).expanduser(), ""))
 
@@ -429,18 +505,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"scrubjay {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    where = argparse.ArgumentParser(add_help=False)
-    where.add_argument("--url", help="the server to ask (SCRUBJAY_URL)")
+    server = argparse.ArgumentParser(add_help=False)
+    server.add_argument("--url", help="the server to ask (SCRUBJAY_URL)")
+    where = argparse.ArgumentParser(add_help=False, parents=[server])
     where.add_argument("--path", help="the database file (SCRUBJAY_PATH)")
 
-    def command(name: str, run: Command, help: str, *words: str) -> argparse.ArgumentParser:  # noqa: A002
-        made = commands.add_parser(name, help=help, description=help, parents=[where] if name != "serve" else [])
+    def command(
+        name: str,
+        run: Command,
+        help: str,  # noqa: A002
+        *words: str,
+        flags: argparse.ArgumentParser | None = where,
+    ) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=help, description=help, parents=[flags] if flags else [])
         made.set_defaults(run=run)
         for word in words:
             made.add_argument(word, metavar=word.upper())
         return made
 
-    add_serve_flags(command("serve", serve, "serve the database over HTTP"))
+    add_serve_flags(command("serve", serve, "serve the database over HTTP", flags=None))
     command("get", get, "print a value as JSON", "namespace", "key")
     setter = command(
         "set",
@@ -465,10 +548,12 @@ def _parser() -> argparse.ArgumentParser:
     limiter = command("quota", quota, "print or change the limits of a namespace", "namespace")
     for flag, parse in (("--writes-per-day", parse_count), ("--max-bytes", parse_size)):
         limiter.add_argument(flag, type=_limit(parse), metavar="N", help="0 = no limit; default = the server's")
-    command("pending", pending, "list the writes that could not be sent to a server yet").add_argument(
-        "--drop-refused", action="store_true", help="list them, and let go of those that a server refused for good"
+    waiter = command("pending", pending, "count the writes that could not be sent to a server yet", flags=None)
+    waiter.add_argument("--all", action="store_true", help="list them, one a line")
+    waiter.add_argument(
+        "--drop-refused", action="store_true", help="list those that a server refused for good, and let go of them"
     )
-    flusher = command("flush", flush, "send now what waits for the server")
+    flusher = command("flush", flush, "send now what waits for the server, or else for any server", flags=server)
     flusher.add_argument("--timeout", type=checked(parse_seconds), default=30.0, help="seconds to try (default 30)")
     flusher.add_argument(
         "--adopt", action="store_true", help="also what was written with another api key, one that was replaced"
