@@ -30,6 +30,10 @@ else:  # no other command needs them
     http_backend, outbox = Lazy("scrubjay.http_backend"), Lazy("scrubjay.outbox")
 
 
+STDIO = "-"
+"""In the place of a file: standard input, or standard output."""
+
+
 def file_only(arguments: argparse.Namespace, secret: str | None = None) -> SqliteStore:
     """The store that a command works on which no server does for others."""
     if _url(arguments):
@@ -58,8 +62,9 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def import_(arguments: argparse.Namespace) -> int:
-    with _reading(arguments.file) as path, Progress("byte") as progress:
-        namespace = check_namespace(arguments.namespace or transfer.read_header(path)["namespace"])
+    given = None if arguments.namespace == STDIO else arguments.namespace
+    with _reading(arguments.file, "an export") as path, Progress("byte") as progress:
+        namespace = check_namespace(given or transfer.read_header(path)["namespace"])
         if url := _url(arguments):
             with _server(url) as server, path.open("rb") as file:
                 moved = transfer.Moved(**server.import_(namespace, file, replace=arguments.replace))
@@ -78,25 +83,45 @@ def import_(arguments: argparse.Namespace) -> int:
 
 
 def backup(arguments: argparse.Namespace) -> int:
+    if arguments.file == STDIO:
+        return _pipe_backup(arguments)
     target = Path(arguments.file).expanduser()
     with files.arriving(target, force=arguments.force) as partial:
-        if url := _url(arguments):
-            with _server(url) as server, partial.open("wb") as file, Progress("byte") as progress:
-                server.backup(file.write, progress)
-        else:
-            with contextlib.closing(file_only(arguments)) as store, Progress("page") as progress:
-                files.refuse_same(target, store.path)
-                files.back_up(store, partial, progress)
-        files.check_copy(partial)
+        _back_up(arguments, partial, target)
     print(f"{target}: {counted(target.stat().st_size, 'byte')}, checked")
     return 0
 
 
+def _pipe_backup(arguments: argparse.Namespace) -> int:
+    """To standard output, once it is whole and checked: whoever reads it cannot be told to forget it."""
+    if sys.stdout.isatty():
+        raise InvalidInput("a backup is nothing to show on a terminal; name a file, or pipe it on")
+    with tempfile.TemporaryDirectory(prefix="scrubjay-backup-") as folder:
+        copy = Path(folder) / "backup"
+        with files.arriving(copy) as partial:
+            _back_up(arguments, partial, copy)
+        with copy.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _back_up(arguments: argparse.Namespace, partial: Path, target: Path) -> None:
+    if url := _url(arguments):
+        with _server(url) as server, partial.open("wb") as file, Progress("byte") as progress:
+            server.backup(file.write, progress)
+    else:
+        with contextlib.closing(file_only(arguments)) as store, Progress("page") as progress:
+            files.refuse_same(target, store.path)
+            files.back_up(store, partial, progress)
+    files.check_copy(partial)
+
+
 def restore(arguments: argparse.Namespace) -> int:
     path = _path_only(arguments)
-    with Progress("page") as progress:
-        aside = files.restore(Path(arguments.file).expanduser(), path, progress)
-    print(f"{path} is as {arguments.file} was, api keys and quotas included")
+    with _reading(arguments.file, "the backup to restore") as copy, Progress("page") as progress:
+        aside = files.restore(copy, path, progress)
+    print(f"{path} is as the backup was, api keys and quotas included")
     if aside:
         print(f"what it was before is kept: {aside}")
     return 0
@@ -196,7 +221,7 @@ def _server(url: str) -> contextlib.closing[http_backend.HttpBackend]:
 @contextlib.contextmanager
 def _writing(output: str | None) -> Iterator[BinaryIO]:
     """Standard output, or a file that is there only when it is whole."""
-    if output is None:
+    if output in (None, STDIO):
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
@@ -205,33 +230,36 @@ def _writing(output: str | None) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def _reading(name: str | None) -> Iterator[Path]:
+def _reading(name: str | None, what: str) -> Iterator[Path]:
     """A file that can be read twice: once to see that it is whole, then to bring it in."""
-    if name is not None and name != "-":
+    if name not in (None, STDIO):
         path = Path(name).expanduser()
         if not path.is_file():
-            raise InvalidInput(f"there is no file {path}; name an export")
+            raise InvalidInput(f"there is no file {path}; name {what}")
         yield path
         return
-    try:
-        with tempfile.NamedTemporaryFile(prefix="scrubjay-import-") as copy:
-            shutil.copyfileobj(sys.stdin.buffer, copy)
-            copy.flush()
-            yield Path(copy.name)
-    except OSError as error:
-        raise Unavailable(f"cannot keep what is read from stdin: {error}; name a file instead") from error
+    if sys.stdin.isatty():
+        raise InvalidInput(f"nothing is piped in; name {what}, or send it to stdin")
+    with tempfile.TemporaryDirectory(prefix="scrubjay-") as folder:
+        copy = Path(folder) / "stdin"
+        try:
+            with copy.open("xb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+        except OSError as error:
+            raise Unavailable(f"cannot keep what is read from stdin: {error}; name a file instead") from error
+        yield copy
 
 
 def add_upkeep_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     exporter = command("export", export, "print all of a namespace as lines of JSON", "namespace")
-    exporter.add_argument("-o", "--output", metavar="FILE", help="write to this file instead")
+    exporter.add_argument("-o", "--output", metavar="FILE", help="write to this file instead; - is stdout")
     importer = command("import", import_, "bring in what `scrubjay export` printed, all of it or nothing")
     importer.add_argument("namespace", nargs="?", metavar="NAMESPACE", help="another name than it had")
-    importer.add_argument("-i", "--input", dest="file", metavar="FILE", help="read this file instead of stdin")
+    importer.add_argument("-i", "--input", dest="file", metavar="FILE", help="read this file; without it, or -, stdin")
     importer.add_argument("--replace", action="store_true", help="in the place of all that the namespace holds")
-    keeper = command("backup", backup, "copy the whole database to a file, while it is in use", "file")
+    keeper = command("backup", backup, "copy the whole database to a file, while it is in use; - is stdout", "file")
     keeper.add_argument("--force", action="store_true", help="replace the file if it is there")
-    command("restore", restore, "put a backup in the place of the database, and keep that aside", "file")
+    command("restore", restore, "put a backup (- is stdin) in the place of the database, and keep that aside", "file")
     eraser = command("erase", erase, "erase a namespace for good, and search the file for traces", "namespace")
     eraser.add_argument("--yes", action="store_true", help="do not ask")
     saver = command("recover", recover, "save what can be read of a damaged database into a new file", "file")
