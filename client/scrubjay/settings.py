@@ -121,6 +121,13 @@ SETTINGS = {
             "requests a minute from each api key, or from each address without one; 0 = no limit",
             serve=True,
         ),
+        Setting(
+            "max_watches",
+            250,
+            parse_count,
+            "who wait for changes at once with each api key, or from each address without one; 0 = no limit",
+            serve=True,
+        ),
     )
 }
 
