@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from .backends import Backend
 from .errors import InvalidInput, MissingExtra, ScrubjayError
 from .memory import Memory, open_backend
-from .names import counted
+from .names import check_namespace, counted
 from .progress import Progress
 from .records import Change, Note, Usage
 from .settings import add_serve_flags, checked, parse_count, parse_seconds, parse_size, resolve
@@ -36,19 +36,39 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    _open_streams()
     arguments = _parser().parse_args(argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a character shows its number
-        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return int(arguments.run(arguments))
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
     except ScrubjayError as error:
         print(f"scrubjay: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # `scrubjay keys … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:  # one without a name is stdout's
+        _drop_output()
+        place = error.filename or "the output"
+        print(f"scrubjay: cannot use {place}: {error.strerror}; check it, or name another place", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
+    return code
+
+
+def _open_streams() -> None:
+    """What is closed is empty; and a terminal that cannot show a character shows its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the end
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Python writes what is left when it ends, and would complain once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def get(arguments: argparse.Namespace) -> int:
@@ -193,9 +213,10 @@ def watch(arguments: argparse.Namespace) -> int:
 
 
 def audit(arguments: argparse.Namespace) -> int:
+    namespace = None if arguments.namespace is None else check_namespace(arguments.namespace)
     with _store(arguments) as store:
         after = 0
-        while page := store.audit(arguments.namespace, arguments.since, after):
+        while page := store.audit(namespace, arguments.since, after):
             for change in page:
                 print(json.dumps(change.to_json()) if arguments.json else _change(change))
             after = page[-1].id
@@ -497,6 +518,18 @@ def _limit(parse: Callable[[str], int]) -> Callable[[str], int | str]:
     return checked(lambda text: text if text == "default" else parse(text))
 
 
+_WORDS = {
+    "namespace": "whose memory it is, such as my-agent",
+    "key": "any text, such as user:42",
+    "value": "JSON, or else plain text; - is stdin",
+    "content": "the text; - is stdin",
+    "query": "what to look for, in any words",
+    "note_id": "as remember, recall and notes print it",
+    "file": "where it is",
+}
+_SECONDS: dict[str, Any] = {"type": checked(parse_seconds), "metavar": "SECONDS"}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scrubjay",
@@ -505,10 +538,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"scrubjay {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    server = argparse.ArgumentParser(add_help=False)
-    server.add_argument("--url", help="the server to ask (SCRUBJAY_URL)")
-    where = argparse.ArgumentParser(add_help=False, parents=[server])
-    where.add_argument("--path", help="the database file (SCRUBJAY_PATH)")
+    where, server = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
+    one_of = where.add_mutually_exclusive_group()
+    for parent in (one_of, server):
+        parent.add_argument("--url", help="the server to ask (SCRUBJAY_URL)")
+    one_of.add_argument("--path", help="the database file (SCRUBJAY_PATH)")
 
     def command(
         name: str,
@@ -520,7 +554,7 @@ def _parser() -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=help, description=help, parents=[flags] if flags else [])
         made.set_defaults(run=run)
         for word in words:
-            made.add_argument(word, metavar=word.upper())
+            made.add_argument(word, metavar=word.upper(), help=_WORDS[word])
         return made
 
     add_serve_flags(command("serve", serve, "serve the database over HTTP", flags=None))
@@ -533,15 +567,16 @@ def _parser() -> argparse.ArgumentParser:
         "key",
         "value",
     )
-    setter.add_argument("--ttl", type=checked(parse_seconds), help="seconds until it expires")
+    setter.add_argument("--ttl", **_SECONDS, help="seconds until it expires")
     setter.add_argument("--text", action="store_true", help="store the text as it is, even if it is JSON")
-    command("keys", keys, "list keys", "namespace").add_argument("prefix", nargs="?", default="", metavar="PREFIX")
+    lister = command("keys", keys, "list keys", "namespace")
+    lister.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only keys that start with it")
     command("rm", rm, "delete a key", "namespace", "key")
     adder = command("append", append, "add to the end of a list and print its length", "namespace", "key")
-    adder.add_argument("value", nargs="+", metavar="VALUE")
+    adder.add_argument("value", nargs="+", metavar="VALUE", help=_WORDS["value"])
     adder.add_argument("--text", action="store_true", help="append the text as it is, even if it is JSON")
     tailer = command("tail", tail, "print the last items of a list, one a line", "namespace", "key")
-    tailer.add_argument("-n", type=int, default=10, help="how many (default 10)")
+    tailer.add_argument("-n", type=checked(parse_count), default=10, help="how many (default 10)")
     _add_note_commands(command)
     command("namespaces", namespaces, "list namespaces")
     command("usage", usage, "print what a namespace holds and has used", "namespace")
@@ -554,11 +589,11 @@ def _parser() -> argparse.ArgumentParser:
         "--drop-refused", action="store_true", help="list those that a server refused for good, and let go of them"
     )
     flusher = command("flush", flush, "send now what waits for the server, or else for any server", flags=server)
-    flusher.add_argument("--timeout", type=checked(parse_seconds), default=30.0, help="seconds to try (default 30)")
+    flusher.add_argument("--timeout", **_SECONDS, default=30.0, help="how long to try (default 30)")
     flusher.add_argument(
         "--adopt", action="store_true", help="also what was written with another api key, one that was replaced"
     )
-    keys_ = commands.add_parser("key", help="issue, list and revoke api keys")
+    keys_ = commands.add_parser("key", help="issue, list and revoke api keys", description="api keys of a server")
     _add_key_commands(keys_.add_subparsers(title="commands", metavar="COMMAND", required=True), where)
     _add_log_commands(command)
     command("encrypt", encrypt, "seal all values under SCRUBJAY_SECRET, or change it to SCRUBJAY_NEW_SECRET")
@@ -570,26 +605,31 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_key_commands(keys_: Any, where: argparse.ArgumentParser) -> None:
-    issuer = keys_.add_parser("issue", parents=[where], help="issue an api key and print it once")
+    def command(name: str, run: Command, help: str) -> argparse.ArgumentParser:  # noqa: A002
+        made: argparse.ArgumentParser = keys_.add_parser(name, help=help, description=help, parents=[where])
+        made.set_defaults(run=run)
+        return made
+
+    issuer = command("issue", key_issue, "issue an api key and print it once")
     issuer.add_argument("--name", default="unnamed", help="who it is for")
     issuer.add_argument("--namespaces", action="append", metavar="PATTERN", help="such as 'support-*'; may be repeated")
     issuer.add_argument("--read-only", action="store_true", help="may read and search, and change nothing")
     issuer.add_argument("--admin", action="store_true", help="may also change quotas and api keys")
-    issuer.set_defaults(run=key_issue)
-    keys_.add_parser("list", parents=[where], help="list api keys").set_defaults(run=key_list)
-    revoker = keys_.add_parser("revoke", parents=[where], help="revoke an api key, at once")
-    revoker.add_argument("id", metavar="ID")
-    revoker.set_defaults(run=key_revoke)
+    command("list", key_list, "list api keys: id, what they may do, namespaces, day, name")
+    revoker = command("revoke", key_revoke, "revoke an api key, at once")
+    revoker.add_argument("id", metavar="ID", help="as `scrubjay key list` prints it")
 
 
 def _add_log_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     watcher = command("watch", watch, "print changes as they happen", "namespace")
     watcher.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only keys that start with it")
     watcher.add_argument("--after", type=checked(parse_count), metavar="ID", help="go on after this change")
-    watcher.add_argument("--timeout", type=checked(parse_seconds), help="end after so many seconds without a change")
+    watcher.add_argument("--timeout", **_SECONDS, help="end after so long without a change")
     auditor = command("audit", audit, "print who changed what and when, and what was refused")
     auditor.add_argument("--namespace", help="only this one")
-    auditor.add_argument("--since", type=checked(_moment), default=0.0, help="a day, a time (UTC), or an age: 24h, 7d")
+    auditor.add_argument(
+        "--since", type=checked(_moment), default=0.0, metavar="TIME", help="a day, a time (UTC), or an age: 24h, 7d"
+    )
     auditor.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
@@ -597,11 +637,11 @@ def _add_note_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     rememberer = command(
         "remember", remember, "keep a text, - reads it from stdin, and print its id", "namespace", "content"
     )
-    rememberer.add_argument("--ttl", type=checked(parse_seconds), help="seconds until it expires")
-    rememberer.add_argument("--ttl-days", type=checked(parse_seconds), help="days until it expires")
+    rememberer.add_argument("--ttl", **_SECONDS, help="seconds until it expires")
+    rememberer.add_argument("--ttl-days", type=checked(parse_seconds), metavar="DAYS", help="days until it expires")
     rememberer.add_argument("--pinned", action="store_true", help="never expires")
     recaller = command("recall", recall, "print the notes that answer best: id, score, text", "namespace", "query")
-    recaller.add_argument("-n", type=int, default=5, help="how many (default 5)")
+    recaller.add_argument("-n", type=checked(parse_count), default=5, help="how many (default 5)")
     lister = command("notes", notes, "list notes: id, text", "namespace")
     for parser in (rememberer, recaller, lister):
         parser.add_argument("--type", help="such as decision, preference, fact")

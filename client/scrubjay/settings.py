@@ -35,7 +35,11 @@ def parse_seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no number of seconds") from None
+        raise ValueError(f"{text!r} is no number") from None
+
+
+_KINDS: dict[Callable[[str], Any], str] = {parse_size: "SIZE", parse_count: "N", parse_seconds: "SECONDS"}
+"""What a flag's help calls them."""
 
 
 def default_path() -> str:
@@ -151,7 +155,8 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
     for setting in SETTINGS.values():
         if setting.serve:
             default = "" if callable(setting.default) else f" (default {setting.default})"
-            parser.add_argument(setting.flag, type=checked(setting.parse), help=setting.help + default)
+            kind = _KINDS.get(setting.parse)
+            parser.add_argument(setting.flag, type=checked(setting.parse), metavar=kind, help=setting.help + default)
 
 
 def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:

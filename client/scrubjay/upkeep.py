@@ -262,5 +262,5 @@ def add_upkeep_commands(command: Callable[..., argparse.ArgumentParser]) -> None
     command("restore", restore, "put a backup (- is stdin) in the place of the database, and keep that aside", "file")
     eraser = command("erase", erase, "erase a namespace for good, and search the file for traces", "namespace")
     eraser.add_argument("--yes", action="store_true", help="do not ask")
-    saver = command("recover", recover, "save what can be read of a damaged database into a new file", "file")
+    saver = command("recover", recover, "save what can be read of a damaged database anew", "file", flags=None)
     saver.add_argument("target", nargs="?", metavar="TARGET", help="the new file (default FILE.recovered)")
