@@ -588,7 +588,7 @@ def _parser() -> argparse.ArgumentParser:
     waiter.add_argument(
         "--drop-refused", action="store_true", help="list those that a server refused for good, and let go of them"
     )
-    flusher = command("flush", flush, "send now what waits for the server, or else for any server", flags=server)
+    flusher = command("flush", flush, "send now what waits for the server; without one, for all of them", flags=server)
     flusher.add_argument("--timeout", **_SECONDS, default=30.0, help="how long to try (default 30)")
     flusher.add_argument(
         "--adopt", action="store_true", help="also what was written with another api key, one that was replaced"

@@ -91,12 +91,12 @@ SETTINGS = {
             "what recall by meaning uses: a model's directory, URL#model of /embeddings, or fastembed's name",
             serve=True,
         ),
-        Setting("audit_days", 90, parse_count, "how long the log of changes is kept", serve=True),
+        Setting("audit_days", 90, parse_count, "days that the log of changes is kept", serve=True),
         Setting(
             "audit_rows",
             1_000_000,
             parse_count,
-            "how long it may grow, at some 100 bytes a row; 0 = nothing is recorded or watched",
+            "rows that it may have, at some 100 bytes each; 0 = nothing is recorded or watched",
             serve=True,
         ),
         Setting("timeout", 5.0, parse_seconds, "seconds to wait for the server"),
@@ -154,7 +154,7 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `scrubjay serve`, from the table."""
     for setting in SETTINGS.values():
         if setting.serve:
-            default = "" if callable(setting.default) else f" (default {setting.default})"
+            default = "" if callable(setting.default) or setting.default is None else f" (default {setting.default})"
             kind = _KINDS.get(setting.parse)
             parser.add_argument(setting.flag, type=checked(setting.parse), metavar=kind, help=setting.help + default)
 

@@ -256,3 +256,4 @@ def test_every_command_and_every_argument_of_it_is_explained():
         assert parser.description, parser.prog
         for action in parser._actions:
             assert action.help or action.choices, (parser.prog, action.metavar or action.dest)
+        assert "None" not in parser.format_help()
