@@ -1,4 +1,4 @@
-"""What one client may take of the service: bytes, seconds, connections, requests a minute.
+"""What one client may take of the service: bytes, seconds, connections, requests a minute, watches at once.
 
 Uvicorn's protocol reads headers without end and waits for a request for ever, so that a few clients
 who send a byte a second could hold everything. The limits are kept where the bytes arrive, before
@@ -8,17 +8,20 @@ anything else sees them, and cost a request one addition and one comparison.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from scrubjay.errors import InvalidInput, QuotaExceeded, ScrubjayError, Unavailable, ValueTooLarge
+from scrubjay.names import counted
 
 try:
     import resource
@@ -211,8 +214,34 @@ class RequestLimit:
         wait = self._full_at.get(client, 0.0) + 60 / self._per_minute - 60 - self._clock()
         if wait > 0:
             seconds = math.ceil(wait)
+            allowed = counted(math.ceil(self._per_minute), "request")
             raise QuotaExceeded(
-                f"more than {self._per_minute:g} requests a minute; try again in {seconds} s, or raise it on the"
-                " server: SCRUBJAY_REQUESTS_PER_MINUTE",
+                f"more than {allowed} a minute; try again in {seconds} s, or raise it on the server:"
+                " SCRUBJAY_REQUESTS_PER_MINUTE",
                 retry_after=seconds,
             )
+
+
+class WatchLimit:
+    """So many who wait for changes at once, for each client: each holds a connection, perhaps for ever."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def hold(self, client: str) -> Iterator[None]:
+        """Count one who waits, for as long as it does, or refuse it. 0 = no limit."""
+        if self._most and self._held[client] >= self._most:
+            raise QuotaExceeded(
+                f"at most {self._most:,} may wait for changes at once for each client, and as many do; end some, or"
+                " raise it on the server: SCRUBJAY_MAX_WATCHES",
+                retry_after=1,
+            )
+        self._held[client] += 1
+        try:
+            yield
+        finally:
+            self._held[client] -= 1
+            if not self._held[client]:
+                del self._held[client]

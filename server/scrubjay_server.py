@@ -76,6 +76,7 @@ from scrubjay.names import (
     check_namespace,
     check_tags,
     check_ttl,
+    counted,
     shown,
 )
 from scrubjay.recall.context import as_context
@@ -92,7 +93,7 @@ from scrubjay.store.quotas import Account
 from scrubjay.store.sqlite import SWEEP_SECONDS, SqliteStore
 from scrubjay.values import check_total, decode_body, encode
 from scrubjay.version import __version__
-from scrubjay_limits import LimitedProtocol, RequestLimit
+from scrubjay_limits import LimitedProtocol, RequestLimit, WatchLimit
 
 T = TypeVar("T")
 
@@ -264,14 +265,22 @@ def admit(request: Request) -> Access:
     limit: RequestLimit | None = request.scope["app"].limit
     if limit is None:
         return authenticate(request)
-    address = request.client.host if request.client else ""
     try:
         access = authenticate(request)
     except Unauthenticated:
-        limit.take(address)  # and nobody's right key: behind a proxy all have the same address
+        limit.take(_address(request))  # and nobody's right key: behind a proxy all have the same address
         raise
-    limit.take(address if access is apikeys.EVERYTHING else given_key(request) or "")
+    limit.take(client_of(request, access))
     return access
+
+
+def client_of(request: Request, access: Access) -> str:
+    """Whom a request is counted for: its api key, or its address while there are no keys."""
+    return _address(request) if access is apikeys.EVERYTHING else given_key(request) or ""
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def authenticate(request: Request) -> Access:
@@ -466,10 +475,12 @@ class Watchers:
 
 def query_count(request: Request, name: str, default: int, *, least: int = 0, most: int = MAX_COUNT) -> int:
     text = request.query_params.get(name)
-    if text is None:
-        return default
+    return default if text is None else _count(f"{name} in the query", text, least=least, most=most)
+
+
+def _count(name: str, text: str, *, least: int = 0, most: int = MAX_COUNT) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 16:
-        raise InvalidInput(f"{name} in the query is a whole number, not {text[:40]!r}")
+        raise InvalidInput(f"{name} is a whole number, not {text[:40]!r}")
     return check_count(name, int(text), least=least, most=most)
 
 
@@ -829,7 +840,7 @@ _WHY = {
     409: "the stored value is of another kind, or the Idempotency-Key was used for another call",
     412: "the stored value has another version",
     413: "too large for one call",
-    429: "too many writes today or requests this minute; Retry-After says when",
+    429: "too many writes today, requests this minute or watches at once; Retry-After says when",
     431: "the address or the headers are too long",
     503: "the database cannot do it now",
     507: "no storage left",
@@ -1129,7 +1140,13 @@ async def clear_all(request: Request) -> Response:
     return written({"deleted": deleted}, account)
 
 
-_COUNT = {"type": "integer", "minimum": 0, "maximum": 2**53}
+_COUNT = {"type": "integer", "minimum": 0, "maximum": MAX_COUNT}
+_LAST_EVENT = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "schema": _COUNT,
+    "description": "the id of the last event that was seen, which wins over `after`; anything else is refused",
+}
 
 
 @v1.get(
@@ -1141,6 +1158,7 @@ _COUNT = {"type": "integer", "minimum": 0, "maximum": 2**53}
             "after": {**_COUNT, "description": "a cursor; without it, from now on"},
             "wait": {**_NUMBER, "maximum": MAX_WAIT, "description": "seconds to wait for something, as JSON"},
         },
+        headers=(_LAST_EVENT,),
         sends="text/event-stream",
     ),
     response_model=ChangesBody,
@@ -1152,18 +1170,32 @@ async def watch_changes(request: Request) -> Response:
         check_key(prefix)
     as_json = "application/json" in request.headers.get("accept", "")
     cursor = query_count(request, "after", -1)
-    if not as_json and re.fullmatch("[0-9]{1,16}", last := request.headers.get("last-event-id", "")):
-        cursor = int(last)
+    if (last := request.headers.get("last-event-id")) is not None:
+        cursor = _count("Last-Event-ID", last)
     wait = query_seconds(request, "wait", 0, MAX_WAIT)
     watch = Watched(request, namespace, prefix, None if cursor < 0 else cursor)
-    found = await watch.look()
+    held = request.app.watch_limit.hold(client_of(request, request.scope["access"]))
     if not as_json:
-        return StreamingResponse(
-            watch.events(found), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-        )
+        with contextlib.ExitStack() as place:
+            place.enter_context(held)
+            return EventStream(watch.events(await watch.look()), place.pop_all())
+    found = await watch.look()
     if not found and wait:
-        found = await watch.wait(wait)
+        with held:
+            found = await watch.wait(wait)
     return json_response({"changes": [change.to_json() for change in found], "cursor": watch.cursor})
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events, and the place among those who watch, given back when they end, however they do."""
+
+    def __init__(self, events: AsyncIterator[str], place: contextlib.ExitStack) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._place = place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._place:
+            await super().__call__(scope, receive, send)
 
 
 class Watched:
@@ -1471,6 +1503,7 @@ class Service(FastAPI):
     """FastAPI with one layer, this one, in place of its middleware: text, metrics, and errors as JSON."""
 
     limit: RequestLimit | None = None
+    watch_limit = WatchLimit(0)
     held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -1547,8 +1580,10 @@ def _is_text(scope: Scope) -> bool:
 @contextlib.asynccontextmanager
 async def lifespan(app: Service) -> AsyncIterator[None]:
     _end_with_parent()
+    workers = max(resolve("workers"), 1)  # in each process its share
     if requests := resolve("requests_per_minute"):
-        app.limit = RequestLimit(requests / max(resolve("workers"), 1))  # in each process its share
+        app.limit = RequestLimit(requests / workers)
+    app.watch_limit = WatchLimit(math.ceil(resolve("max_watches") / workers))
     quota = Quota(resolve("writes_per_day"), resolve("max_bytes"))
     file = SqliteStore(resolve("path"), durability=resolve("durability"), quota=quota, patience=BUSY_SECONDS)
     file.name = "the server's database"  # where it lies is nothing that clients need to know
@@ -1706,10 +1741,10 @@ def banner(listener: socket.socket, first_key: str | None, *, only_reads: bool =
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     also = " and at every other address of this machine" if everywhere else ""
     writes, size = resolve("writes_per_day"), resolve("max_bytes")
-    allowed = f"{writes:,} writes a day" if writes else "unlimited writes"
-    held = f"{size:,} bytes" if size else "unlimited storage"
+    allowed = f"{counted(writes, 'write')} a day" if writes else "unlimited writes"
+    held = f"{counted(size, 'byte')}" if size else "unlimited storage"
     requests = resolve("requests_per_minute")
-    reads = f"{requests:,} requests a minute for each client" if requests else "reads are free"
+    reads = f"{counted(requests, 'request')} a minute for each client" if requests else "reads are free"
     key = f"\n  api key  {first_key}   (admin; shown only now: give it as SCRUBJAY_API_KEY)" if first_key else ""
     return f"""Scrubjay {__version__} is serving at {url}{also}{key}
   data     {Path(resolve("path")).expanduser()}{" (only read: it may not be written)" if only_reads else ""}

@@ -82,6 +82,13 @@ class Server:
         return code
 
 
+def issue_key(path: Path, name: str, *flags: str) -> str:
+    """An api key, made by the command as an administrator would."""
+    command = [sys.executable, "-m", "scrubjay.cli", "key", "issue", "--name", name, "--path", str(path), *flags]
+    issued = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=clean_environment())
+    return issued.stdout.split()[0]
+
+
 @contextmanager
 def serving(path: Path, *flags: str, port: int = 0, limits: Mapping[str, float] | None = None) -> Iterator[Server]:
     server = Server(path, *flags, port=port, limits=limits)

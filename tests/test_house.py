@@ -21,12 +21,12 @@ README = (ROOT / "README.md").read_text()
 # From the ground up: a room may use only those before it.
 ROOMS = [
     "version",
-    "progress",
     "lazy",
     "forks",
     "records",
     "errors",
     "names",
+    "progress",
     "values",
     "settings",
     "drafts",

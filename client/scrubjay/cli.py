@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from .backends import Backend
 from .errors import InvalidInput, MissingExtra, ScrubjayError
 from .memory import Memory, open_backend
+from .names import check_namespace, counted
 from .progress import Progress
 from .records import Change, Note, Usage
 from .settings import add_serve_flags, checked, parse_count, parse_seconds, parse_size, resolve
@@ -28,25 +30,45 @@ from .values import decode_body, encode
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .outbox import OutboxFile
+    from .outbox import Line, OutboxFile
 
 Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    _open_streams()
     arguments = _parser().parse_args(argv)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a character shows its number
-        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return int(arguments.run(arguments))
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
     except ScrubjayError as error:
         print(f"scrubjay: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # `scrubjay keys … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:  # one without a name is stdout's
+        _drop_output()
+        place = error.filename or "the output"
+        print(f"scrubjay: cannot use {place}: {error.strerror}; check it, or name another place", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
+    return code
+
+
+def _open_streams() -> None:
+    """What is closed is empty; and a terminal that cannot show a character shows its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the end
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Python writes what is left when it ends, and would complain once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def get(arguments: argparse.Namespace) -> int:
@@ -133,10 +155,10 @@ def reindex(arguments: argparse.Namespace) -> int:
     try:
         meaning = Meaning(store, choice)
         done = 0
-        with Progress("notes") as progress:
+        with Progress("note") as progress:
             for done, total in meaning.reindex():
                 progress(done, total)
-        print(f"{done:,} notes were new to {meaning.embedder.name}; it has seen all now", file=sys.stderr)
+        print(f"{counted(done, 'note')} new to {meaning.embedder.name}, which has seen all now", file=sys.stderr)
     finally:
         store.close()
     return 0
@@ -191,9 +213,10 @@ def watch(arguments: argparse.Namespace) -> int:
 
 
 def audit(arguments: argparse.Namespace) -> int:
+    namespace = None if arguments.namespace is None else check_namespace(arguments.namespace)
     with _store(arguments) as store:
         after = 0
-        while page := store.audit(arguments.namespace, arguments.since, after):
+        while page := store.audit(namespace, arguments.since, after):
             for change in page:
                 print(json.dumps(change.to_json()) if arguments.json else _change(change))
             after = page[-1].id
@@ -204,8 +227,8 @@ def _change(change: Change) -> str:
     """On one line, whatever is in its names."""
     names = (name if name.isprintable() else json.dumps(name) for name in (change.namespace, change.key))
     refused = f"  REFUSED: {change.refusal}" if change.refusal else ""
-    at = f"{change.at:%Y-%m-%d %H:%M:%S}"
-    return f"{change.id}  {at}  {change.who:12}  {change.verb:8}  {'  '.join(names)}  {change.bytes:,} bytes{refused}"
+    at, size = f"{change.at:%Y-%m-%d %H:%M:%S}", counted(change.bytes, "byte")
+    return f"{change.id}  {at}  {change.who:12}  {change.verb:8}  {'  '.join(names)}  {size}{refused}"
 
 
 def _moment(text: str) -> float:
@@ -245,33 +268,108 @@ def quota(arguments: argparse.Namespace) -> int:
 
 def pending(arguments: argparse.Namespace) -> int:
     with _outbox() as file:
-        for server, entries in file.everything().items():
-            for entry in entries:
-                write, state = entry.write, "refused" if entry.refused else "waits"
-                what = f"{write.verb} {json.dumps(write.key)}" if write.key else write.verb
-                print(f"{server}  {write.namespace}  {what}  {entry.age:.0f} s  {state}: {entry.why}")
-            if arguments.drop_refused:
-                file.remove(*(entry.id for entry in entries if entry.refused))
+        lines = file.lines()
+        if arguments.drop_refused:
+            _show_entries(file, drop_refused=True)
+        elif arguments.all:
+            _show_entries(file)
+        else:
+            _show_lines(lines)
+    if not lines:
+        print("nothing waits to be sent", file=sys.stderr)
     return 0
+
+
+def _show_lines(lines: Sequence[Line]) -> None:
+    """Each reason once, with the namespaces that it holds up."""
+    alike: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        state = "refused by" if line.refused else "waits for"
+        alike.setdefault((f"{state} {line.server}", line.why), []).append(line)
+    for (state, why), group in alike.items():
+        print(f"{state}: {why}")
+        for line in group:
+            print(f"    {line.namespace}  {counted(line.writes, 'write')}, the oldest {_age(line.age)} ago")
+
+
+def _show_entries(file: OutboxFile, *, drop_refused: bool = False) -> None:
+    """One a line; with `drop_refused` only those, which are then let go of."""
+    for server, entries in file.everything().items():
+        chosen = [entry for entry in entries if entry.refused or not drop_refused]
+        for entry in chosen:
+            write, state = entry.write, "refused" if entry.refused else "waits"
+            what = f"{write.verb} {json.dumps(write.key, ensure_ascii=False)}" if write.key else write.verb
+            print(f"{server}  {write.namespace}  {what}  {_age(entry.age)}  {state}: {entry.why}")
+        if drop_refused:
+            file.remove(*(entry.id for entry in chosen))
+
+
+def _age(seconds: float) -> str:
+    """As --since takes it."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f}{unit}"
+    return f"{seconds:.0f}s"
 
 
 def flush(arguments: argparse.Namespace) -> int:
-    if arguments.path or not resolve("url", arguments.url):
-        raise InvalidInput("there is no server to send to: set SCRUBJAY_URL, or give --url")
-    with contextlib.closing(open_backend(url=arguments.url, strict=False)) as store:
-        if arguments.adopt:
-            store.adopt()
-        store.flush(None, arguments.timeout)
-        place = store.place
+    url = resolve("url", arguments.url)
+    if arguments.adopt and not url:
+        raise InvalidInput("--adopt is for the one server that knows this api key: give --url, or set SCRUBJAY_URL")
     with _outbox() as file:
-        if left := [entry for entry in file.everything().get(place, ()) if not entry.refused]:
-            print(f"{len(left)} more were written with another api key: scrubjay flush --adopt", file=sys.stderr)
-    return 0
+        lines = file.lines()
+    if not url and not lines:
+        print("nothing waits to be sent", file=sys.stderr)
+    targets = [(url, resolve("api_key") or "")] if url else _senders(lines)
+    failed = [url for url, apikey in targets if not _flush(url, apikey, arguments)]
+    left = _other_keys(targets, url)
+    return 1 if failed or left else 0
+
+
+def _senders(lines: Sequence[Line]) -> list[tuple[str, str]]:
+    """The servers that something waits for, if it was written with this api key or none: no other gets to see it."""
+    from .outbox import queue_of  # noqa: PLC0415 - only these commands need it
+
+    queues = {line.queue: line.server for line in lines}
+    apikeys = {"", resolve("api_key") or ""}
+    return [(url, apikey) for queue, url in queues.items() for apikey in apikeys if queue_of(url, apikey) == queue]
+
+
+def _flush(url: str, apikey: str, arguments: argparse.Namespace) -> bool:
+    try:
+        with contextlib.closing(open_backend(url=url, api_key=apikey, strict=False)) as store:
+            if arguments.adopt:
+                store.adopt()
+            store.flush(None, arguments.timeout)
+            print(f"nothing waits for {store.place} any more")
+    except ScrubjayError as error:  # the other servers may still take theirs
+        print(f"scrubjay: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def _other_keys(targets: Sequence[tuple[str, str]], url: str | None) -> int:
+    """Tell how much still waits because it was written with another api key."""
+    from .outbox import queue_of  # noqa: PLC0415
+
+    tried = {queue_of(*target) for target in targets}
+    left: Counter[str] = Counter()
+    with _outbox() as file:
+        for line in file.lines():
+            if not line.refused and line.queue not in tried and (not url or line.server == url.rstrip("/")):
+                left[line.server] += line.writes
+    for server, count in left.items():
+        print(
+            f"scrubjay: {counted(count, 'write')} more for {server} came with another api key: set SCRUBJAY_API_KEY to"
+            f" that, or send with the one that replaced it: scrubjay flush --adopt --url {server}",
+            file=sys.stderr,
+        )
+    return left.total()
 
 
 def _outbox() -> contextlib.closing[OutboxFile]:
     """What waits for any server, under any api key."""
-    from .outbox import OutboxFile  # noqa: PLC0415 - only these two need it
+    from .outbox import OutboxFile  # noqa: PLC0415
 
     return contextlib.closing(OutboxFile(Path(resolve("outbox")).expanduser(), ""))
 
@@ -317,7 +415,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     url = None if arguments.path else resolve("url", arguments.url)
     if url:
         faults += _examine_server(url)
-    print(f"{faults} fault{'s' if faults > 1 else ''} found" if faults else "all is well")
+    print(f"{counted(faults, 'fault')} found" if faults else "all is well")
     return 1 if faults else 0
 
 
@@ -337,7 +435,8 @@ def _examine_file(path: Path) -> int:
         faults = store.find_faults()
         if not faults:
             count, held, size = store.run(checks.count_all())
-            print(f"         {count} namespaces, {held} keys, {size:,} bytes of values; {_disk(path)}")
+            holds = f"{counted(count, 'namespace')}, {counted(held, 'key')}, {counted(size, 'byte')} of values"
+            print(f"         {holds}; {_disk(path)}")
             print("ok       integrity, counters, lists")
     finally:
         store.close()
@@ -419,6 +518,18 @@ def _limit(parse: Callable[[str], int]) -> Callable[[str], int | str]:
     return checked(lambda text: text if text == "default" else parse(text))
 
 
+_WORDS = {
+    "namespace": "whose memory it is, such as my-agent",
+    "key": "any text, such as user:42",
+    "value": "JSON, or else plain text; - is stdin",
+    "content": "the text; - is stdin",
+    "query": "what to look for, in any words",
+    "note_id": "as remember, recall and notes print it",
+    "file": "where it is",
+}
+_SECONDS: dict[str, Any] = {"type": checked(parse_seconds), "metavar": "SECONDS"}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="scrubjay",
@@ -427,18 +538,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"scrubjay {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    where = argparse.ArgumentParser(add_help=False)
-    where.add_argument("--url", help="the server to ask (SCRUBJAY_URL)")
-    where.add_argument("--path", help="the database file (SCRUBJAY_PATH)")
+    where, server = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
+    one_of = where.add_mutually_exclusive_group()
+    for parent in (one_of, server):
+        parent.add_argument("--url", help="the server to ask (SCRUBJAY_URL)")
+    one_of.add_argument("--path", help="the database file (SCRUBJAY_PATH)")
 
-    def command(name: str, run: Command, help: str, *words: str) -> argparse.ArgumentParser:  # noqa: A002
-        made = commands.add_parser(name, help=help, description=help, parents=[where] if name != "serve" else [])
+    def command(
+        name: str,
+        run: Command,
+        help: str,  # noqa: A002
+        *words: str,
+        flags: argparse.ArgumentParser | None = where,
+    ) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=help, description=help, parents=[flags] if flags else [])
         made.set_defaults(run=run)
         for word in words:
-            made.add_argument(word, metavar=word.upper())
+            made.add_argument(word, metavar=word.upper(), help=_WORDS[word])
         return made
 
-    add_serve_flags(command("serve", serve, "serve the database over HTTP"))
+    add_serve_flags(command("serve", serve, "serve the database over HTTP", flags=None))
     command("get", get, "print a value as JSON", "namespace", "key")
     setter = command(
         "set",
@@ -448,30 +567,33 @@ def _parser() -> argparse.ArgumentParser:
         "key",
         "value",
     )
-    setter.add_argument("--ttl", type=checked(parse_seconds), help="seconds until it expires")
+    setter.add_argument("--ttl", **_SECONDS, help="seconds until it expires")
     setter.add_argument("--text", action="store_true", help="store the text as it is, even if it is JSON")
-    command("keys", keys, "list keys", "namespace").add_argument("prefix", nargs="?", default="", metavar="PREFIX")
+    lister = command("keys", keys, "list keys", "namespace")
+    lister.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only keys that start with it")
     command("rm", rm, "delete a key", "namespace", "key")
     adder = command("append", append, "add to the end of a list and print its length", "namespace", "key")
-    adder.add_argument("value", nargs="+", metavar="VALUE")
+    adder.add_argument("value", nargs="+", metavar="VALUE", help=_WORDS["value"])
     adder.add_argument("--text", action="store_true", help="append the text as it is, even if it is JSON")
     tailer = command("tail", tail, "print the last items of a list, one a line", "namespace", "key")
-    tailer.add_argument("-n", type=int, default=10, help="how many (default 10)")
+    tailer.add_argument("-n", type=checked(parse_count), default=10, help="how many (default 10)")
     _add_note_commands(command)
     command("namespaces", namespaces, "list namespaces")
     command("usage", usage, "print what a namespace holds and has used", "namespace")
     limiter = command("quota", quota, "print or change the limits of a namespace", "namespace")
     for flag, parse in (("--writes-per-day", parse_count), ("--max-bytes", parse_size)):
         limiter.add_argument(flag, type=_limit(parse), metavar="N", help="0 = no limit; default = the server's")
-    command("pending", pending, "list the writes that could not be sent to a server yet").add_argument(
-        "--drop-refused", action="store_true", help="list them, and let go of those that a server refused for good"
+    waiter = command("pending", pending, "count the writes that could not be sent to a server yet", flags=None)
+    waiter.add_argument("--all", action="store_true", help="list them, one a line")
+    waiter.add_argument(
+        "--drop-refused", action="store_true", help="list those that a server refused for good, and let go of them"
     )
-    flusher = command("flush", flush, "send now what waits for the server")
-    flusher.add_argument("--timeout", type=checked(parse_seconds), default=30.0, help="seconds to try (default 30)")
+    flusher = command("flush", flush, "send now what waits for the server; without one, for all of them", flags=server)
+    flusher.add_argument("--timeout", **_SECONDS, default=30.0, help="how long to try (default 30)")
     flusher.add_argument(
         "--adopt", action="store_true", help="also what was written with another api key, one that was replaced"
     )
-    keys_ = commands.add_parser("key", help="issue, list and revoke api keys")
+    keys_ = commands.add_parser("key", help="issue, list and revoke api keys", description="api keys of a server")
     _add_key_commands(keys_.add_subparsers(title="commands", metavar="COMMAND", required=True), where)
     _add_log_commands(command)
     command("encrypt", encrypt, "seal all values under SCRUBJAY_SECRET, or change it to SCRUBJAY_NEW_SECRET")
@@ -483,26 +605,31 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_key_commands(keys_: Any, where: argparse.ArgumentParser) -> None:
-    issuer = keys_.add_parser("issue", parents=[where], help="issue an api key and print it once")
+    def command(name: str, run: Command, help: str) -> argparse.ArgumentParser:  # noqa: A002
+        made: argparse.ArgumentParser = keys_.add_parser(name, help=help, description=help, parents=[where])
+        made.set_defaults(run=run)
+        return made
+
+    issuer = command("issue", key_issue, "issue an api key and print it once")
     issuer.add_argument("--name", default="unnamed", help="who it is for")
     issuer.add_argument("--namespaces", action="append", metavar="PATTERN", help="such as 'support-*'; may be repeated")
     issuer.add_argument("--read-only", action="store_true", help="may read and search, and change nothing")
     issuer.add_argument("--admin", action="store_true", help="may also change quotas and api keys")
-    issuer.set_defaults(run=key_issue)
-    keys_.add_parser("list", parents=[where], help="list api keys").set_defaults(run=key_list)
-    revoker = keys_.add_parser("revoke", parents=[where], help="revoke an api key, at once")
-    revoker.add_argument("id", metavar="ID")
-    revoker.set_defaults(run=key_revoke)
+    command("list", key_list, "list api keys: id, what they may do, namespaces, day, name")
+    revoker = command("revoke", key_revoke, "revoke an api key, at once")
+    revoker.add_argument("id", metavar="ID", help="as `scrubjay key list` prints it")
 
 
 def _add_log_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     watcher = command("watch", watch, "print changes as they happen", "namespace")
     watcher.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only keys that start with it")
     watcher.add_argument("--after", type=checked(parse_count), metavar="ID", help="go on after this change")
-    watcher.add_argument("--timeout", type=checked(parse_seconds), help="end after so many seconds without a change")
+    watcher.add_argument("--timeout", **_SECONDS, help="end after so long without a change")
     auditor = command("audit", audit, "print who changed what and when, and what was refused")
     auditor.add_argument("--namespace", help="only this one")
-    auditor.add_argument("--since", type=checked(_moment), default=0.0, help="a day, a time (UTC), or an age: 24h, 7d")
+    auditor.add_argument(
+        "--since", type=checked(_moment), default=0.0, metavar="TIME", help="a day, a time (UTC), or an age: 24h, 7d"
+    )
     auditor.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
@@ -510,11 +637,11 @@ def _add_note_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     rememberer = command(
         "remember", remember, "keep a text, - reads it from stdin, and print its id", "namespace", "content"
     )
-    rememberer.add_argument("--ttl", type=checked(parse_seconds), help="seconds until it expires")
-    rememberer.add_argument("--ttl-days", type=checked(parse_seconds), help="days until it expires")
+    rememberer.add_argument("--ttl", **_SECONDS, help="seconds until it expires")
+    rememberer.add_argument("--ttl-days", type=checked(parse_seconds), metavar="DAYS", help="days until it expires")
     rememberer.add_argument("--pinned", action="store_true", help="never expires")
     recaller = command("recall", recall, "print the notes that answer best: id, score, text", "namespace", "query")
-    recaller.add_argument("-n", type=int, default=5, help="how many (default 5)")
+    recaller.add_argument("-n", type=checked(parse_count), default=5, help="how many (default 5)")
     lister = command("notes", notes, "list notes: id, text", "namespace")
     for parser in (rememberer, recaller, lister):
         parser.add_argument("--type", help="such as decision, preference, fact")

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 
 from .errors import Unavailable
 from .forks import Forkable
+from .names import counted
 from .recall.embedding import Embedder, Known, open_embedder
 from .store import vectors
 from .store.sqlite import SqliteStore
@@ -152,7 +153,8 @@ class Meaning(Forkable):
                 count = len(batch) + len(self._waiting)
                 self._waiting.clear()
                 self._is_behind = True
-                _log.warning("%d notes wait until the model answers, or the store is opened again: %s", count, error)
+                unseen = counted(count, "note")
+                _log.warning("the model sees %s once it answers, or when the store is opened again: %s", unseen, error)
 
     def _next_batch(self) -> list[tuple[str, int]]:
         with self._lock:

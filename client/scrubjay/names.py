@@ -132,6 +132,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def counted(number: int, noun: str) -> str:
+    """How many there are of something, as a message says it: 1 key, 2,000 keys."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def successor(prefix: str) -> str | None:
     """The first text after all that start with `prefix`; None when there is no such text."""
     trimmed = prefix.rstrip("\U0010ffff")

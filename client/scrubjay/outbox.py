@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from .errors import Forbidden, NotFound, QuotaExceeded, ScrubjayError, Unauthenticated, Unavailable
 from .forks import Forkable
 from .http_backend import HttpBackend, Write
+from .names import counted
 from .records import Pending, to_time
 from .store.deliveries import Delivery
 from .store.sqlite import patiently
@@ -66,6 +67,26 @@ _TABLES = (
 log = logging.getLogger("scrubjay")
 
 
+class Line(NamedTuple):
+    """How many writes to a namespace wait for a server; or were refused, each for its own reason."""
+
+    queue: str
+    namespace: str
+    refused: bool
+    writes: int
+    queued_at: int
+    """Of the oldest, and so is the reason: the others wait behind it."""
+    why: str
+
+    @property
+    def server(self) -> str:
+        return self.queue.rpartition("#")[0]
+
+    @property
+    def age(self) -> float:
+        return _age(self.queued_at)
+
+
 class Entry(NamedTuple):
     """A write that waits."""
 
@@ -78,14 +99,18 @@ class Entry(NamedTuple):
 
     @property
     def age(self) -> float:
-        """Seconds; a clock that was set back makes nothing younger than new."""
-        return max(time.time() - self.queued_at / 1000, 0.0)
+        return _age(self.queued_at)
 
     def to_pending(self) -> Pending:
         write = self.write
         return Pending(
             self.id, write.namespace, write.verb, write.key, to_time(self.queued_at), self.why, bool(self.refused)
         )
+
+
+def _age(queued_at: int) -> float:
+    """Seconds; a clock that was set back makes nothing younger than new."""
+    return max(time.time() - queued_at / 1000, 0.0)
 
 
 def _entry(row: Sequence[Any]) -> Entry:
@@ -186,6 +211,15 @@ class OutboxFile(Forkable):
         for queue, *row in self._run(f"SELECT queue, {_COLUMNS} FROM writes ORDER BY id"):  # noqa: S608
             found.setdefault(queue.rpartition("#")[0], []).append(_entry(row))
         return found
+
+    def lines(self) -> list[Line]:
+        """What waits for any server, counted: there may be far too much to read it all."""
+        if not self.path.exists():
+            return []
+        # Beside min() SQLite takes the other columns from the row that has the minimum.
+        sql = """SELECT queue, namespace, refused, count(*), queued_at, why, min(id) FROM writes
+        GROUP BY queue, namespace, refused ORDER BY min(id)"""
+        return [Line(*row[:-1]) for row in self._run(sql)]
 
     def close(self) -> None:
         with self._lock:
@@ -382,7 +416,7 @@ class Outbox(Forkable):
         left = self.pending(namespace)
         if left:
             raise Unavailable(
-                f"{len(left)} write{'s' if len(left) > 1 else ''} could not be sent to {self._server.place}:"
+                f"{counted(len(left), 'write')} could not be sent to {self._server.place}:"
                 f" {left[0].why}; see memory.pending(), or run: scrubjay pending"
             )
 

@@ -10,7 +10,7 @@ from typing import Any
 from .backends import MISSING
 from .errors import Conflict, QuotaExceeded, ScrubjayError, Unavailable
 from .http_backend import HttpBackend, Write
-from .names import MAX_PAGE
+from .names import MAX_PAGE, counted
 from .outbox import Entry, open_outbox, slots
 from .records import Item, Pending, Usage
 from .wire import Answer
@@ -117,9 +117,9 @@ class OutboxBackend(HttpBackend):
             return
         with self._outbox.reached(namespace) as entries:
             if entries:
+                before = counted(len(entries), "write")
                 raise Unavailable(
-                    f"{len(entries)} writes to {namespace!r} wait before this one, which needs an answer:"
-                    f" {entries[0].why}"
+                    f"this needs an answer, and {before} to {namespace!r} must go before it: {entries[0].why}"
                 )
 
     def _may_overtake(self, write: Write) -> bool:

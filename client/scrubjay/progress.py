@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Self
 
+from .names import counted
+
 WIDTH = 40
 REDRAW_SECONDS = 0.1
 """On a terminal, a bar."""
@@ -38,7 +40,7 @@ class Progress:
             return
         self._next = now + self._pause
         self._drawn = True
-        text = f"{done:,} of {max(done, total):,} {self._unit}"
+        text = f"{done:,} of {counted(max(done, total), self._unit)}"
         if self._is_terminal:
             bar = "#" * (WIDTH * done // max(done, total, 1))
             text = f"\r[{bar:{WIDTH}}] {text}"

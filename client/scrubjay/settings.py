@@ -35,7 +35,11 @@ def parse_seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no number of seconds") from None
+        raise ValueError(f"{text!r} is no number") from None
+
+
+_KINDS: dict[Callable[[str], Any], str] = {parse_size: "SIZE", parse_count: "N", parse_seconds: "SECONDS"}
+"""What a flag's help calls them."""
 
 
 def default_path() -> str:
@@ -87,12 +91,12 @@ SETTINGS = {
             "what recall by meaning uses: a model's directory, URL#model of /embeddings, or fastembed's name",
             serve=True,
         ),
-        Setting("audit_days", 90, parse_count, "how long the log of changes is kept", serve=True),
+        Setting("audit_days", 90, parse_count, "days that the log of changes is kept", serve=True),
         Setting(
             "audit_rows",
             1_000_000,
             parse_count,
-            "how long it may grow, at some 100 bytes a row; 0 = nothing is recorded or watched",
+            "rows that it may have, at some 100 bytes each; 0 = nothing is recorded or watched",
             serve=True,
         ),
         Setting("timeout", 5.0, parse_seconds, "seconds to wait for the server"),
@@ -121,6 +125,13 @@ SETTINGS = {
             "requests a minute from each api key, or from each address without one; 0 = no limit",
             serve=True,
         ),
+        Setting(
+            "max_watches",
+            250,
+            parse_count,
+            "who wait for changes at once with each api key, or from each address without one; 0 = no limit",
+            serve=True,
+        ),
     )
 }
 
@@ -143,8 +154,9 @@ def add_serve_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of `scrubjay serve`, from the table."""
     for setting in SETTINGS.values():
         if setting.serve:
-            default = "" if callable(setting.default) else f" (default {setting.default})"
-            parser.add_argument(setting.flag, type=checked(setting.parse), help=setting.help + default)
+            default = "" if callable(setting.default) or setting.default is None else f" (default {setting.default})"
+            kind = _KINDS.get(setting.parse)
+            parser.add_argument(setting.flag, type=checked(setting.parse), metavar=kind, help=setting.help + default)
 
 
 def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from .errors import InvalidInput, Unavailable
 from .lazy import Lazy
-from .names import check_namespace
+from .names import check_namespace, counted
 from .progress import Progress
 from .settings import resolve
 from .store import quotas
@@ -30,6 +30,10 @@ else:  # no other command needs them
     http_backend, outbox = Lazy("scrubjay.http_backend"), Lazy("scrubjay.outbox")
 
 
+STDIO = "-"
+"""In the place of a file: standard input, or standard output."""
+
+
 def file_only(arguments: argparse.Namespace, secret: str | None = None) -> SqliteStore:
     """The store that a command works on which no server does for others."""
     if _url(arguments):
@@ -39,7 +43,7 @@ def file_only(arguments: argparse.Namespace, secret: str | None = None) -> Sqlit
 
 def export(arguments: argparse.Namespace) -> int:
     namespace = check_namespace(arguments.namespace)
-    with _writing(arguments.output) as file, Progress("bytes") as progress:
+    with _writing(arguments.output) as file, Progress("byte") as progress:
         if url := _url(arguments):
             with _server(url) as server:
                 server.export(namespace, file.write, progress)
@@ -58,8 +62,9 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def import_(arguments: argparse.Namespace) -> int:
-    with _reading(arguments.file) as path, Progress("bytes") as progress:
-        namespace = check_namespace(arguments.namespace or transfer.read_header(path)["namespace"])
+    given = None if arguments.namespace == STDIO else arguments.namespace
+    with _reading(arguments.file, "an export") as path, Progress("byte") as progress:
+        namespace = check_namespace(given or transfer.read_header(path)["namespace"])
         if url := _url(arguments):
             with _server(url) as server, path.open("rb") as file:
                 moved = transfer.Moved(**server.import_(namespace, file, replace=arguments.replace))
@@ -73,30 +78,50 @@ def import_(arguments: argparse.Namespace) -> int:
 
             with contextlib.closing(file_only(arguments)) as store:
                 moved, _ = store.run(transfer.import_namespace(namespace, path, arguments.replace, report))
-    print(f"{moved.namespace}: {moved.keys:,} keys and {moved.notes:,} notes")
+    print(f"{moved.namespace}: {counted(moved.keys, 'key')} and {counted(moved.notes, 'note')}")
     return 0
 
 
 def backup(arguments: argparse.Namespace) -> int:
+    if arguments.file == STDIO:
+        return _pipe_backup(arguments)
     target = Path(arguments.file).expanduser()
     with files.arriving(target, force=arguments.force) as partial:
-        if url := _url(arguments):
-            with _server(url) as server, partial.open("wb") as file, Progress("bytes") as progress:
-                server.backup(file.write, progress)
-        else:
-            with contextlib.closing(file_only(arguments)) as store, Progress("pages") as progress:
-                files.refuse_same(target, store.path)
-                files.back_up(store, partial, progress)
-        files.check_copy(partial)
-    print(f"{target}: {target.stat().st_size:,} bytes, checked")
+        _back_up(arguments, partial, target)
+    print(f"{target}: {counted(target.stat().st_size, 'byte')}, checked")
     return 0
+
+
+def _pipe_backup(arguments: argparse.Namespace) -> int:
+    """To standard output, once it is whole and checked: whoever reads it cannot be told to forget it."""
+    if sys.stdout.isatty():
+        raise InvalidInput("a backup is nothing to show on a terminal; name a file, or pipe it on")
+    with tempfile.TemporaryDirectory(prefix="scrubjay-backup-") as folder:
+        copy = Path(folder) / "backup"
+        with files.arriving(copy) as partial:
+            _back_up(arguments, partial, copy)
+        with copy.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _back_up(arguments: argparse.Namespace, partial: Path, target: Path) -> None:
+    if url := _url(arguments):
+        with _server(url) as server, partial.open("wb") as file, Progress("byte") as progress:
+            server.backup(file.write, progress)
+    else:
+        with contextlib.closing(file_only(arguments)) as store, Progress("page") as progress:
+            files.refuse_same(target, store.path)
+            files.back_up(store, partial, progress)
+    files.check_copy(partial)
 
 
 def restore(arguments: argparse.Namespace) -> int:
     path = _path_only(arguments)
-    with Progress("pages") as progress:
-        aside = files.restore(Path(arguments.file).expanduser(), path, progress)
-    print(f"{path} is as {arguments.file} was, api keys and quotas included")
+    with _reading(arguments.file, "the backup to restore") as copy, Progress("page") as progress:
+        aside = files.restore(copy, path, progress)
+    print(f"{path} is as the backup was, api keys and quotas included")
     if aside:
         print(f"what it was before is kept: {aside}")
     return 0
@@ -131,7 +156,7 @@ def _erase_at(url: str, namespace: str) -> list[erasure.Erasure]:
     with _server(url) as server, contextlib.closing(file):
         erasures = [erasure.Erasure(**server.erase(namespace))]
         if dropped := file.drop(namespace):
-            print(f"dropped  {dropped:,} writes that waited in {file.path}")
+            print(f"dropped  {counted(dropped, 'write')} that waited in {file.path}")
             erasures.append(erasure.Erasure(**server.erase(namespace)))
     return erasures
 
@@ -139,12 +164,13 @@ def _erase_at(url: str, namespace: str) -> list[erasure.Erasure]:
 def recover(arguments: argparse.Namespace) -> int:
     damaged = Path(arguments.file).expanduser()
     target = Path(arguments.target or f"{damaged}.recovered").expanduser()
-    with files.arriving(target) as partial, Progress("pages") as progress:
+    with files.arriving(target) as partial, Progress("page") as progress:
         report = recovery.recover(damaged, partial, progress)
     for table, rows in sorted(report.saved.items()):
-        print(f"saved    {rows:,} rows of {table}")
+        print(f"saved    {counted(rows, 'row')} of {table}")
     if report.unreadable_pages or report.unreadable_rows:
-        print(f"LOST     {report.unreadable_pages:,} of {report.pages:,} pages and {report.unreadable_rows:,} rows")
+        pages, lost = counted(report.pages, "page"), counted(report.unreadable_rows, "row")
+        print(f"LOST     {report.unreadable_pages:,} of {pages}, and {lost}")
     for sentence in report.missing:
         print(f"LOST     {sentence}")
     print(f"{target} has what could be read; look at it with: scrubjay doctor --path {target}")
@@ -166,8 +192,8 @@ def _confirm(namespace: str, arguments: argparse.Namespace) -> None:
 def _report_erased(erased: erasure.Erasure) -> None:
     rows = ", ".join(f"{count:,} of {table}" for table, count in sorted(erased.rows.items())) or "none"
     print(f"erased   rows: {rows}")
-    print(f"searched {erased.bytes:,} bytes of {', '.join(erased.files)}")
-    print(f"         for {erased.pieces:,} pieces of what was there, {erased.common:,} more say too little to tell")
+    print(f"searched {counted(erased.bytes, 'byte')} of {', '.join(erased.files)}")
+    print(f"         for {counted(erased.pieces, 'piece')} of what was there; {erased.common:,} say too little to tell")
     if erased.shared:
         print(f"         {erased.shared:,} of them are there because what remains holds the same")
     for place in erased.traces:
@@ -195,7 +221,7 @@ def _server(url: str) -> contextlib.closing[http_backend.HttpBackend]:
 @contextlib.contextmanager
 def _writing(output: str | None) -> Iterator[BinaryIO]:
     """Standard output, or a file that is there only when it is whole."""
-    if output is None:
+    if output in (None, STDIO):
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
@@ -204,34 +230,37 @@ def _writing(output: str | None) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def _reading(name: str | None) -> Iterator[Path]:
+def _reading(name: str | None, what: str) -> Iterator[Path]:
     """A file that can be read twice: once to see that it is whole, then to bring it in."""
-    if name is not None and name != "-":
+    if name not in (None, STDIO):
         path = Path(name).expanduser()
         if not path.is_file():
-            raise InvalidInput(f"there is no file {path}; name an export")
+            raise InvalidInput(f"there is no file {path}; name {what}")
         yield path
         return
-    try:
-        with tempfile.NamedTemporaryFile(prefix="scrubjay-import-") as copy:
-            shutil.copyfileobj(sys.stdin.buffer, copy)
-            copy.flush()
-            yield Path(copy.name)
-    except OSError as error:
-        raise Unavailable(f"cannot keep what is read from stdin: {error}; name a file instead") from error
+    if sys.stdin.isatty():
+        raise InvalidInput(f"nothing is piped in; name {what}, or send it to stdin")
+    with tempfile.TemporaryDirectory(prefix="scrubjay-") as folder:
+        copy = Path(folder) / "stdin"
+        try:
+            with copy.open("xb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+        except OSError as error:
+            raise Unavailable(f"cannot keep what is read from stdin: {error}; name a file instead") from error
+        yield copy
 
 
 def add_upkeep_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     exporter = command("export", export, "print all of a namespace as lines of JSON", "namespace")
-    exporter.add_argument("-o", "--output", metavar="FILE", help="write to this file instead")
+    exporter.add_argument("-o", "--output", metavar="FILE", help="write to this file instead; - is stdout")
     importer = command("import", import_, "bring in what `scrubjay export` printed, all of it or nothing")
     importer.add_argument("namespace", nargs="?", metavar="NAMESPACE", help="another name than it had")
-    importer.add_argument("-i", "--input", dest="file", metavar="FILE", help="read this file instead of stdin")
+    importer.add_argument("-i", "--input", dest="file", metavar="FILE", help="read this file; without it, or -, stdin")
     importer.add_argument("--replace", action="store_true", help="in the place of all that the namespace holds")
-    keeper = command("backup", backup, "copy the whole database to a file, while it is in use", "file")
+    keeper = command("backup", backup, "copy the whole database to a file, while it is in use; - is stdout", "file")
     keeper.add_argument("--force", action="store_true", help="replace the file if it is there")
-    command("restore", restore, "put a backup in the place of the database, and keep that aside", "file")
+    command("restore", restore, "put a backup (- is stdin) in the place of the database, and keep that aside", "file")
     eraser = command("erase", erase, "erase a namespace for good, and search the file for traces", "namespace")
     eraser.add_argument("--yes", action="store_true", help="do not ask")
-    saver = command("recover", recover, "save what can be read of a damaged database into a new file", "file")
+    saver = command("recover", recover, "save what can be read of a damaged database anew", "file", flags=None)
     saver.add_argument("target", nargs="?", metavar="TARGET", help="the new file (default FILE.recovered)")

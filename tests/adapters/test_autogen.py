@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import json
 import logging
 import re
@@ -1206,6 +1207,18 @@ def test_the_group_of_the_article_runs_as_written():
     assert texts(chat.memory.get("messages")) == ["plan", "writer 1", "planner 1"]
     assert chat.memory.get("speaker_history") == ["planner", "writer", "planner"]
     assert agents[1].memory.get("conversation_history")[0] == {"sender": "planner", "message": "plan"}
+
+
+def test_help_shows_the_arguments_of_autogen_and_ours():
+    ours = {"memory", "session"}
+    limits = {"max_messages", "max_tokens", "recall", "remember"}
+    for own, base, more in ((PersistentAgent, ConversableAgent, ours | limits), (PersistentGroupChat, GroupChat, ours)):
+        shown = inspect.signature(own)
+        assert set(shown.parameters) == set(inspect.signature(base).parameters) | more
+        assert {name for name in more if shown.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY} == set()
+    assert (
+        inspect.signature(PersistentAgent).bind("a", "You help.", memory="m").arguments["system_message"] == "You help."
+    )
 
 
 def test_debugging_as_people_do_it():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from harness import clean_environment, fresh_name
+from harness import clean_environment, fresh_name, serving
+from scrubjay.cli import _parser
 
 
 @pytest.fixture(params=["file", "server"])
@@ -171,3 +175,85 @@ def test_the_audit_and_the_watch_print_a_line_for_each_change(scrubjay):
     first = told[0].split()[0]
     seen = scrubjay("watch", namespace, "--after", first, "--timeout", "0.2").stdout.splitlines()
     assert seen == told[1:]
+
+
+def test_one_of_anything_is_told_in_the_singular(tmp_path):
+    path = tmp_path / "cli.db"
+    on_file(path, "set", "ns", "k", "1")
+    on_file(path, "quota", "ns", "--writes-per-day", "1")
+    assert "1 namespace, 1 key, 2 bytes" in on_file(path, "doctor").stdout
+    assert on_file(path, "export", "ns", "-o", str(tmp_path / "ns.jsonl")).returncode == 0
+    assert "1 key and 0 notes" in on_file(path, "import", "other", "-i", str(tmp_path / "ns.jsonl")).stdout
+    assert "has 0 of its 1 write a day left" in on_file(path, "set", "ns", "k", "2").stderr
+    with serving(tmp_path / "db", "--writes-per-day", "1", "--requests-per-minute", "1") as server:
+        assert "1 write a day" in server.banner
+        assert "1 request a minute" in server.banner
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_output_that_cannot_be_written_is_one_sentence(tmp_path):
+    on_file(tmp_path / "cli.db", "set", "ns", "k", "1")
+    for words in (("get", "ns", "k"), ("keys", "ns"), ("export", "ns"), ("backup", "-"), ("doctor",)):
+        with Path("/dev/full").open("w") as full:
+            ended = subprocess.run(
+                [sys.executable, "-m", "scrubjay.cli", *words, "--path", str(tmp_path / "cli.db")],
+                stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60, env=clean_environment(),
+            )  # fmt: skip
+        assert ended.returncode == 1
+        assert re.fullmatch(r"scrubjay: cannot use the output: No space left on device; .*\n", ended.stderr)
+
+
+def test_whoever_reads_may_stop_at_any_time(tmp_path):
+    assert on_file(tmp_path / "cli.db", "append", "ns", "l", *map(str, range(2000))).returncode == 0
+    command = f"{sys.executable} -m scrubjay.cli %s --path {tmp_path / 'cli.db'}"
+    for words in ("get ns l", "tail ns l -n 2000", "export ns", "backup -", "keys ns"):
+        ended = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {command % words} | true"],
+            capture_output=True, text=True, check=False, timeout=60, env=clean_environment(),
+        )  # fmt: skip
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_streams_that_are_closed_are_empty(tmp_path):
+    where = f"--path {tmp_path / 'cli.db'}"
+    for words, code in (
+        (f"set ns k 1 {where} >&-", 0),
+        (f"get ns k {where} >&-", 0),
+        (f"set ns text - --text {where} <&-", 0),
+        (f"import {where} <&-", 1),
+    ):
+        ended = subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m scrubjay.cli {words}"],
+            capture_output=True, text=True, check=False, timeout=60, env=clean_environment(),
+        )  # fmt: skip
+        assert ended.returncode == code
+        assert "Traceback" not in ended.stderr
+    assert on_file(tmp_path / "cli.db", "get", "ns", "text").stdout == '""\n'
+
+
+def test_a_file_and_a_server_cannot_both_be_meant(scrubjay):
+    for words in (("get", "ns", "k"), ("export", "ns"), ("key", "list")):
+        ended = scrubjay(*words, "--url", "http://127.0.0.1:9", "--path", "db")
+        assert ended.returncode == 2
+        assert "not allowed with argument --url" in ended.stderr
+
+
+def test_the_audit_refuses_a_namespace_that_cannot_be(scrubjay):
+    ended = scrubjay("audit", "--namespace", "a/b")
+    assert ended.returncode == 1
+    assert "'a/b' is not allowed" in ended.stderr
+
+
+def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        for inner in set(action.choices.values()) if isinstance(action.choices, dict) else ():
+            yield from commands(inner)
+
+
+def test_every_command_and_every_argument_of_it_is_explained():
+    for parser in commands(_parser()):
+        assert parser.description, parser.prog
+        for action in parser._actions:
+            assert action.help or action.choices, (parser.prog, action.metavar or action.dest)
+        assert "None" not in parser.format_help()

@@ -122,7 +122,7 @@ def test_what_waits_for_a_model_that_was_away_is_indexed_when_it_is_back(service
     service.status = 500
     with Memory("ns", path=tmp_path / "scrubjay.db") as memory:
         memory.remember("Decided on PostgreSQL")
-        eventually(lambda: "wait until the model answers" in caplog.text)
+        eventually(lambda: "the model sees 1 note once it answers" in caplog.text)
         service.status = 200
         memory.remember("Biscuit hates the rain")
         eventually(lambda: contents(memory.recall("elephant")) == ["Decided on PostgreSQL"])
@@ -173,7 +173,7 @@ def test_reindex_shows_the_model_what_it_has_not_seen(service, tmp_path):
     command = [sys.executable, "-m", "scrubjay.cli", "reindex", "--path", str(path)]
     environment = clean_environment(SCRUBJAY_EMBEDDER=service.choice)
     first = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert "40 notes were new" in first.stderr
+    assert "40 notes new" in first.stderr
     assert len(service.seen) == 40
     subprocess.run(command, capture_output=True, check=True, env=environment)
     assert len(service.seen) == 40

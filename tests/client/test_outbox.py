@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -384,7 +385,7 @@ def test_a_quota_stops_its_own_namespace_and_no_other(tmp_path):
     assert full.item("other").value == 2
     with pytest.raises(Unavailable, match="no version yet"):
         full.item("new")
-    with pytest.raises(Unavailable, match="wait before this one"):
+    with pytest.raises(Unavailable, match=r"writes to .* must go before it"):
         full.incr("other")
 
     # Whoever is over a limit can get below it.
@@ -432,7 +433,7 @@ def test_an_agents_messages_can_wait_for_a_quota_too(tmp_path):
     ):
         assert memory.append("l", 1) == 1
         assert [memory.append("l", number) for number in (2, 3)] == [None, None]
-        assert "writes a day" in memory.pending()[0].why
+        assert "write a day" in memory.pending()[0].why
         assert memory.get("l") == [1, 2, 3]
         copied = pickle.loads(pickle.dumps(memory))
         assert copied.append("l", 4) is None
@@ -456,10 +457,18 @@ def test_what_can_never_succeed_is_set_aside_and_said(between, server, remote, c
     assert len(errors) == 1
     assert "'text'" in errors[0]
     assert "is no list" in errors[0]
-    assert main(["pending"]) == 0
+    assert main(["pending", "--all"]) == 0
     assert "refused: " in capsys.readouterr().out
+    between.mode = "refuse"
+    remote.set("waiting", 3)
+    assert main(["pending"]) == 0
+    told = capsys.readouterr().out
+    assert f"refused by {between.url}: " in told
+    assert f"waits for {between.url}: " in told
     assert main(["pending", "--drop-refused"]) == 0
-    assert remote.pending() == []
+    assert "waits" not in capsys.readouterr().out
+    assert [waits.key for waits in remote.pending()] == ["waiting"]
+    between.mode = "pass"
     remote.flush()
 
 
@@ -505,10 +514,11 @@ def test_another_api_key_can_send_what_waits_for_a_revoked_one(tmp_path, capsys,
             assert main(["flush", "--timeout", "1"]) == 1
             assert "needs an api key" in capsys.readouterr().err
             monkeypatch.setenv("SCRUBJAY_API_KEY", secrets[1][1])
-            assert main(["pending"]) == 0
+            assert main(["pending", "--all"]) == 0
             assert f'{proxy.url}  ns  set "k"' in capsys.readouterr().out
-            assert main(["flush"]) == 0
-            assert "--adopt" in capsys.readouterr().err
+            assert main(["flush"]) == 1
+            assert "1 write more" in (told := capsys.readouterr().err)
+            assert f"scrubjay flush --adopt --url {proxy.url}" in told
             assert main(["flush", "--adopt"]) == 0
             assert memory.pending() == []
             proxy.shutdown()
@@ -517,10 +527,49 @@ def test_another_api_key_can_send_what_waits_for_a_revoked_one(tmp_path, capsys,
 def test_a_command_is_refused_and_not_done_later(capsys):
     assert main(["set", "ns", "k", "1", "--url", f"http://127.0.0.1:{free_port()}"]) == 1
     assert "cannot reach" in capsys.readouterr().err
+    for command in ("pending", "flush"):
+        assert main([command]) == 0
+        assert capsys.readouterr() == ("", "nothing waits to be sent\n")
+
+
+def test_pending_tells_each_reason_once_and_how_much_waits_where(capsys):
+    url = f"http://127.0.0.1:{free_port()}"
+    with Memory("one", url=url) as one, Memory("two", url=url) as two:
+        for i in range(30):
+            one.append("l", i)
+        two.set("ключ", 1)
     assert main(["pending"]) == 0
-    assert capsys.readouterr().out == ""
-    assert main(["flush"]) == 1
-    assert "SCRUBJAY_URL" in capsys.readouterr().err
+    reason, *lines = capsys.readouterr().out.splitlines()
+    assert reason.startswith(f"waits for {url}: cannot reach {url}")
+    assert [re.sub(r"\d+s ago", "0s ago", line) for line in lines] == [
+        "    one  30 writes, the oldest 0s ago",
+        "    two  1 write, the oldest 0s ago",
+    ]
+    assert main(["pending", "--all"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert len(listed) == 31
+    assert f'{url}  two  set "ключ"' in listed[-1]
+
+
+def test_flush_without_a_server_named_sends_to_all_but_shows_an_api_key_to_none_that_did_not_have_it(
+    tmp_path, capsys, monkeypatch
+):
+    away, other = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    for url, apikey in ((away, None), (other, "a key")):
+        with Memory("ns", url=url, api_key=apikey) as memory:
+            memory.set("k", 1)
+    monkeypatch.setenv("SCRUBJAY_API_KEY", "another")
+    assert main(["flush", "--timeout", "0.2"]) == 1
+    told = capsys.readouterr().err
+    assert f"1 write could not be sent to {away}: cannot reach" in told
+    assert f"scrubjay flush --adopt --url {other}" in told
+    with serving(tmp_path / "db", *FREE, port=int(away.rpartition(":")[2])):
+        assert main(["flush"]) == 1
+        assert capsys.readouterr().out == f"nothing waits for {away} any more\n"
+        with Memory("ns", url=away, api_key="") as memory:
+            assert memory.get("k") == 1
+    assert main(["flush", "--adopt"]) == 1
+    assert "--url" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- reads while nobody answers

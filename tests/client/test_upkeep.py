@@ -72,7 +72,7 @@ def test_a_namespace_is_moved_from_either_end_to_either_end(here, where, tmp_pat
     assert scrubjay("export", namespace, *where, "-o", tmp_path / "file").returncode == 0
     assert (tmp_path / "file").read_bytes().splitlines()[1:] == lines[1:]
     done = scrubjay("import", copy, *where, stdin=done.stdout)
-    assert (done.returncode, done.stdout.decode()) == (0, f"{copy}: 3 keys and 1 notes\n"), done.stderr
+    assert (done.returncode, done.stdout.decode()) == (0, f"{copy}: 3 keys and 1 note\n"), done.stderr
     assert state(here, copy) == state(here, namespace)
     with Memory(copy, url=here.url) as memory:
         assert memory.get("user")["big"] == 2**70
@@ -398,3 +398,40 @@ def test_a_damaged_backup_is_named_by_its_own_name(tmp_path):
     assert done.returncode == 1
     assert f"{tmp_path / 'bad'}:".encode() in done.stderr
     assert b".scrubjay-restore" not in done.stderr
+
+
+def test_a_dash_is_stdin_and_stdout(here, where, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = fill(here)
+    piped = scrubjay("backup", "-", *where)
+    assert (piped.returncode, piped.stderr) == (0, b"")
+    assert scrubjay("restore", "-", "--path", "restored", stdin=piped.stdout).returncode == 0
+    exported = scrubjay("export", namespace, "-o", "-", "--path", "restored")
+    lines = [done.stdout.splitlines()[1:] for done in (exported, scrubjay("export", namespace, *where))]
+    assert lines[0] == lines[1] != []
+    for words in (("import", "-i", "-"), ("import", "-")):
+        done = scrubjay(*words, "--replace", "--path", "imported", stdin=exported.stdout)
+        assert done.stdout.startswith(f"{namespace}: ".encode()), done.stderr
+    assert not list(tmp_path.glob("-*"))
+
+
+@pytest.mark.parametrize("words", [("backup", "-"), ("restore", "-"), ("import",), ("import", "-i", "-")])
+def test_a_terminal_is_neither_read_from_nor_written_to_like_a_file(words, tmp_path):
+    master, slave = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "scrubjay.cli", *words, "--path", str(tmp_path / "db")],
+        stdin=slave, stdout=slave, stderr=subprocess.PIPE, check=False, timeout=20, env=clean_environment(),
+    )  # fmt: skip
+    os.close(master)
+    os.close(slave)
+    assert done.returncode == 1
+    assert re.match(rb"scrubjay: .*(pipe it on|send it to stdin)\n$", done.stderr)
+
+
+def test_a_damaged_backup_from_stdin_changes_nothing(tmp_path):
+    assert scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db").returncode == 0
+    for damaged in (b"", b"no database" * 1000):
+        done = scrubjay("restore", "-", "--path", tmp_path / "db", stdin=damaged)
+        assert done.returncode == 1
+        assert b"stdin" in done.stderr
+    assert scrubjay("get", "ns", "k", "--path", tmp_path / "db").stdout == b"1\n"

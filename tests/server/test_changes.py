@@ -93,6 +93,24 @@ def test_a_wrong_question_gets_its_cause(own, query):
     assert answer.json()["detail"]
 
 
+@pytest.mark.parametrize("last", ["junk", "-1", "", "1.0", "9" * 16, "9" * 400, "\xb2"])
+def test_a_last_event_id_that_is_no_cursor_is_refused(own, last):
+    for accepts in (EVENTS, {"Accept": "application/json"}):
+        headers = {**accepts, "Last-Event-ID": last.encode("latin-1")}
+        answer = requests.get(url(own), headers=headers, stream=True, timeout=20)
+        assert answer.status_code == 400
+        assert answer.json()["code"] == "invalid_input"
+        assert answer.json()["detail"].startswith("Last-Event-ID is ")
+
+
+def test_the_document_tells_of_the_last_event_id(own):
+    document = requests.get(f"{own.url}/openapi.json", timeout=20).json()
+    operation = document["paths"]["/v1/namespaces/{namespace}/changes"]["get"]
+    (told,) = [given for given in operation["parameters"] if given["in"] == "header"]
+    assert (told["name"], told["schema"]["minimum"]) == ("Last-Event-ID", 0)
+    assert "watches at once" in operation["responses"]["429"]["description"]
+
+
 def test_a_stream_does_not_keep_the_server_from_stopping(own):
     stream = requests.get(url(own), headers=EVENTS, stream=True, timeout=30)
     own.process.send_signal(signal.SIGTERM)

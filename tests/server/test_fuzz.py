@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import subprocess
-import sys
 from urllib.parse import quote
 
 import pytest
@@ -14,11 +12,11 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness import Server, clean_environment, serving
+from harness import Server
 from scrubjay.store.sqlite import SqliteStore
 
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-INSIDE = re.compile(r'Traceback|File "|site-packages|sqlite3|OperationalError|object at 0x|scrubjay_|fuzz-\w*/db')
+INSIDE = re.compile(r'Traceback|File "|site-packages|sqlite3|OperationalError|object at 0x|scrubjay_|guarded\w*/db')
 
 HOSTILE = [
     "",
@@ -99,21 +97,16 @@ ODD_JSON = [
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory):
-    """A server with something to lose, an admin's key to it, and its OpenAPI document."""
-    path = tmp_path_factory.mktemp("fuzz") / "db"
-    issue = [sys.executable, "-m", "scrubjay.cli", "key", "issue", "--name", "fuzz", "--admin", "--path", str(path)]
-    issued = subprocess.run(issue, capture_output=True, text=True, check=True, timeout=60, env=clean_environment())
-    with serving(path, "--writes-per-day", "0", "--max-bytes", "0", "--durability", "fast") as server:
-        server.apikey = issued.stdout.split()[0]
-        server.document = requests.get(f"{server.url}/openapi.json", timeout=5).json()
-        headers = {"X-API-Key": server.apikey}
-        kept = f"{server.url}/v1/namespaces/kept/items/k"
-        requests.put(kept, json={"value": "still here"}, headers=headers, timeout=5)
-        yield server
-        assert requests.get(kept, headers=headers, timeout=5).json()["value"] == "still here"
-        server.stop()
-        assert_nothing_broke(path)
+def target(guarded):
+    """A server with something to lose, and its OpenAPI document."""
+    guarded.document = requests.get(f"{guarded.url}/openapi.json", timeout=5).json()
+    headers = {"X-API-Key": guarded.apikey}
+    kept = f"{guarded.url}/v1/namespaces/kept/items/k"
+    requests.put(kept, json={"value": "still here"}, headers=headers, timeout=5)
+    yield guarded
+    assert requests.get(kept, headers=headers, timeout=5).json()["value"] == "still here"
+    guarded.stop()
+    assert_nothing_broke(guarded.path)
 
 
 def assert_nothing_broke(path) -> None:

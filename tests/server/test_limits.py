@@ -7,15 +7,14 @@ import json
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import requests
 
-from harness import Server, clean_environment, serving
+from harness import Server, issue_key, serving
 from scrubjay import Memory, QuotaExceeded, Unauthenticated
 from scrubjay_limits import MAX_BUCKETS, MAX_HEAD_BYTES, RequestLimit
 
@@ -312,13 +311,7 @@ def test_one_request_too_many_waits_and_probes_do_not(tmp_path):
 
 
 def test_api_keys_count_each_for_itself_and_wrong_ones_for_their_address(tmp_path):
-    issue = [sys.executable, "-m", "scrubjay.cli", "key", "issue", "--path", str(tmp_path / "db"), "--name"]
-    keys = [
-        subprocess.run(
-            [*issue, name], capture_output=True, text=True, check=True, env=clean_environment()
-        ).stdout.split()[0]
-        for name in ("one", "two")
-    ]
+    keys = [issue_key(tmp_path / "db", name) for name in ("one", "two")]
     with serving(tmp_path / "db", "--requests-per-minute", "5") as server:
         one, two, wrong = (Memory("ns", url=server.url, api_key=key) for key in (*keys, f"{keys[0]}x"))
         for _ in range(5):
@@ -362,6 +355,67 @@ def test_the_limit_gives_back_what_time_brings_and_forgets_who_came_least_recent
         limit.take(f"10.0.0.{i}")
     assert len(limit._full_at) == MAX_BUCKETS
     limit.take("a")
+
+
+# ---------------------------------------------------------------- watches at once
+
+
+def watch(server: Server, **options) -> requests.Response:
+    return requests.get(f"{server.url}/v1/namespaces/ns/changes", stream=True, timeout=20, **options)
+
+
+def eventually_watches(server: Server, **options) -> requests.Response:
+    """The server sees a moment later that somebody has hung up."""
+    give_up_at = time.monotonic() + 20
+    while (answer := watch(server, **options)).status_code == 429 and time.monotonic() < give_up_at:
+        time.sleep(0.05)
+    assert answer.status_code == 200
+    return answer
+
+
+def test_only_so_many_of_a_client_wait_for_changes_at_once(tmp_path):
+    wait = {"headers": {"Accept": "application/json"}, "params": {"wait": 20, "after": 0}}
+    with serving(tmp_path / "db", "--max-watches", "2") as server, Memory("ns", url=server.url) as memory:
+        with watch(server) as stream, ThreadPoolExecutor() as pool:
+            waiting = pool.submit(lambda: eventually_watches(server, **wait).json())
+            while watch(server, params={"after": 99}).status_code == 409:  # until it waits
+                time.sleep(0.05)
+            for refused in (watch(server), watch(server, **wait)):
+                assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+                assert "SCRUBJAY_MAX_WATCHES" in refused.json()["detail"]
+            with pytest.raises(QuotaExceeded, match="wait for changes at once"):
+                next(memory.watch())
+            assert is_well(server)
+            assert watch(server, headers=wait["headers"]).json()["cursor"] == 0, "who does not wait is not counted"
+            memory.set("k", 1)
+            assert [change["key"] for change in waiting.result()["changes"]] == ["k"]
+            eventually_watches(server).close()
+            assert stream.status_code == 200
+        with eventually_watches(server), eventually_watches(server):
+            assert watch(server).status_code == 429
+
+
+def test_a_watch_that_is_refused_for_another_reason_takes_no_place(tmp_path):
+    with serving(tmp_path / "db", "--max-watches", "1") as server:
+        for _ in range(3):
+            assert watch(server, params={"after": 99}).status_code == 409
+        with watch(server) as stream:
+            assert stream.status_code == 200
+
+
+def test_api_keys_watch_each_for_itself(tmp_path):
+    keys = [issue_key(tmp_path / "db", name) for name in ("one", "two")]
+    with serving(tmp_path / "db", "--max-watches", "1") as server, contextlib.ExitStack() as streams:
+        for key in keys:
+            stream = streams.enter_context(watch(server, headers={"X-API-Key": key}))
+            assert stream.status_code == 200
+            assert watch(server, headers={"X-API-Key": key}).status_code == 429
+
+
+def test_without_a_limit_any_number_may_watch(tmp_path):
+    with serving(tmp_path / "db", "--max-watches", "0") as server, contextlib.ExitStack() as streams:
+        opened = [streams.enter_context(watch(server)) for _ in range(20)]
+        assert {stream.status_code for stream in opened} == {200}
 
 
 # ---------------------------------------------------------------- the process

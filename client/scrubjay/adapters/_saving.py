@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeVar
 from scrubjay.errors import Conflict, InvalidInput, QuotaExceeded, ScrubjayError, Unavailable, ValueTooLarge
 from scrubjay.forks import Forkable
 from scrubjay.memory import Memory, is_remote, reopened
+from scrubjay.names import counted
 
 from ._messages import shortened
 
@@ -296,7 +297,7 @@ class Saver(Forkable):
             self._failures = 0
             self._changed.wait_for(is_over, seconds)
         if self._queue:
-            log.error("%r: the process ends with %d writes not saved", self.memory, len(self._queue))
+            log.error("%r: the process ends with %s not saved", self.memory, counted(len(self._queue), "write"))
 
     def _drain(self) -> None:
         """Write until nothing waits; the thread ends then, so that idle agents cost none."""

@@ -10,6 +10,7 @@ user clears is cleared here. Tested with pyautogen 0.2.35 and 0.9, and with auto
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 from collections.abc import Callable
@@ -41,6 +42,7 @@ from ._sessions import (
 from ._tools import memory_tools
 
 T = TypeVar("T")
+Init = TypeVar("Init", bound=Callable[..., None])
 
 log = logging.getLogger("scrubjay")
 
@@ -74,6 +76,7 @@ CONTEXT_TOKENS = 400
 _MEMBERS = f"{WITH}members"
 """Where the names of a group chat's members are; conversations of agents have another colon in their keys."""
 _RESUMING = ("resume", "a_resume")
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Conversations(dict[Any, list[Message]]):
@@ -88,12 +91,26 @@ class Conversations(dict[Any, list[Message]]):
         return self[peer]
 
 
+def _shown_with(base: Any) -> Callable[[Init], Init]:
+    """Let help() and editors that ask Python show AutoGen's own arguments too, whichever its version has."""
+
+    def decorate(init: Init) -> Init:
+        theirs, own = inspect.signature(base.__init__), inspect.signature(init)
+        named = {name: given for name, given in own.parameters.items() if given.kind not in _REST}
+        parameters = sorted((theirs.parameters | named).values(), key=lambda given: given.kind)
+        vars(init)["__signature__"] = own.replace(parameters=parameters)
+        return init
+
+    return decorate
+
+
 class PersistentAgent(ConversableAgent, Kept):
     """A ConversableAgent that remembers: the same arguments, and those of `persist`."""
 
     name: str
     _oai_messages: dict[Any, list[Message]]
 
+    @_shown_with(ConversableAgent)
     def __init__(
         self,
         name: str,
@@ -311,6 +328,7 @@ class PersistentGroupChat(GroupChat, Kept):
     agents: list[Any]
     _record: GroupRecord
 
+    @_shown_with(GroupChat)
     def __init__(
         self,
         agents: list[Any],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrubjay.errors import QuotaExceeded
 from scrubjay.lazy import Lazy
+from scrubjay.names import counted
 from scrubjay.records import Usage, to_time
 
 from .changes import Entry, record, rotate
@@ -124,9 +125,10 @@ class Account:
 
     def _too_many(self, writes: int, limit: int) -> QuotaExceeded:
         wait = max(((self.day + 1) * DAY - self._context.now + 999) // 1000, 1)
+        allowed, left = counted(limit, "write"), max(limit - self.writes, 0)
         return QuotaExceeded(
-            f"the namespace {self.namespace!r} has {max(limit - self.writes, 0)} of its {limit} writes a day left, and"
-            f" this takes {writes}; they start again in {wait} seconds (midnight UTC), or raise it:"
+            f"the namespace {self.namespace!r} has {left:,} of its {allowed} a day left, and this takes {writes:,};"
+            f" they start again in {counted(wait, 'second')} (midnight UTC), or raise it:"
             " scrubjay quota NAMESPACE --writes-per-day N",
             retry_after=wait,
             usage=self._before,
@@ -134,8 +136,9 @@ class Account:
 
     def _too_large(self, size: int, limit: int) -> QuotaExceeded:
         held = min(self._before.bytes, self.bytes)
+        needed = self.bytes + size - held
         return QuotaExceeded(
-            f"the namespace {self.namespace!r} holds {held} of {limit} bytes, and this needs {self.bytes + size - held}"
+            f"the namespace {self.namespace!r} holds {held:,} of {counted(limit, 'byte')}, and this needs {needed:,}"
             " more; delete something, or raise it: scrubjay quota NAMESPACE --max-bytes N",
             usage=self._before,
         )
