@@ -4,7 +4,8 @@ Quality: the facts and dialogues in recall_facts.txt, all in one namespace, each
 words; recall@1 and @10 for each language, beside plain FTS5 (porter, stopwords dropped, words joined by OR).
 Then the same for recall_strangers.txt, which says what was tuned on which half, and what was asked only afterwards,
 and for recall_dialogues.txt: long conversations, where what counts is the share of the turns with the answer,
-and for recall_blind.txt: more of them, written blind to ranking, whose questions are halved by a hash of their words.
+and for recall_blind.txt: more of them, written blind to ranking, whose questions are halved by a hash of their words,
+and for recall_inflected.txt: notes in five languages, asked for in other forms of their words.
 Speed: notes of random words, as unevenly distributed as words are, at 10,000 and 100,000.
 """
 
@@ -28,7 +29,8 @@ from typing import NamedTuple
 
 from scrubjay import Memory, cli
 from scrubjay.drafts import Draft, Question
-from scrubjay.recall.words import STOPWORDS, split
+from scrubjay.recall.stopwords import STOPWORDS
+from scrubjay.recall.words import split
 from scrubjay.settings import resolve
 from scrubjay.store import notes
 from scrubjay.store.sqlite import Job, SqliteStore
@@ -181,7 +183,7 @@ def show_speed(count: int, folder: str) -> None:
 
 def main() -> int:
     sets = [read_facts("recall_facts.txt"), read_facts("recall_strangers.txt"), read_dialogues("recall_dialogues.txt")]
-    sets.append(blind := read_dialogues("recall_blind.txt"))
+    sets += [blind := read_dialogues("recall_blind.txt"), read_facts("recall_inflected.txt")]
     with tempfile.TemporaryDirectory() as folder:
         tiers = [{"plain FTS5": plain_fts5(each), "scrubjay": scrubjay(each, folder)} for each in sets]
         choose_model()
