@@ -3,7 +3,9 @@
 Quality: the facts and dialogues in recall_facts.txt, all in one namespace, each asked for in other
 words; recall@1 and @10 for each language, beside plain FTS5 (porter, stopwords dropped, words joined by OR).
 Then the same for recall_strangers.txt, which says what was tuned on which half, and what was asked only afterwards,
-and for recall_dialogues.txt: long conversations, where what counts is the share of the turns with the answer.
+and for recall_dialogues.txt: long conversations, where what counts is the share of the turns with the answer,
+and for recall_blind.txt: more of them, written blind to ranking, whose questions are halved by a hash of their words,
+and for recall_inflected.txt: notes in five languages, asked for in other forms of their words.
 Speed: notes of random words, as unevenly distributed as words are, at 10,000 and 100,000.
 """
 
@@ -18,6 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Callable
 from importlib import import_module
@@ -26,7 +29,8 @@ from typing import NamedTuple
 
 from scrubjay import Memory, cli
 from scrubjay.drafts import Draft, Question
-from scrubjay.recall.words import STOPWORDS, split
+from scrubjay.recall.stopwords import STOPWORDS
+from scrubjay.recall.words import split
 from scrubjay.settings import resolve
 from scrubjay.store import notes
 from scrubjay.store.sqlite import Job, SqliteStore
@@ -123,6 +127,12 @@ def scrubjay(evaluation: Evaluation, folder: str) -> Search:
     return lambda question: [note.content for note in memory.recall(question, limit=10)]
 
 
+def halves(asked: list[Asked]) -> list[Asked]:
+    """The questions of a blind set in two groups: one to look at while ranking is tuned, and one to judge it by."""
+    names = ("looked at", "held out")
+    return [each._replace(group=names[zlib.crc32(each.question.encode()) % 2]) for each in asked]
+
+
 def choose_model() -> None:
     """What SCRUBJAY_EMBEDDER names, or the wheel of it that needs no network."""
     with contextlib.suppress(ImportError):
@@ -173,12 +183,15 @@ def show_speed(count: int, folder: str) -> None:
 
 def main() -> int:
     sets = [read_facts("recall_facts.txt"), read_facts("recall_strangers.txt"), read_dialogues("recall_dialogues.txt")]
+    sets += [blind := read_dialogues("recall_blind.txt"), read_facts("recall_inflected.txt")]
     with tempfile.TemporaryDirectory() as folder:
         tiers = [{"plain FTS5": plain_fts5(each), "scrubjay": scrubjay(each, folder)} for each in sets]
         choose_model()
         for each, found_by in zip(sets, tiers, strict=True):
             model = {"with a model": scrubjay(each, folder)} if resolve("embedder") else {}
             show_quality({**found_by, **model}, each.asked)
+            if each is blind:
+                show_quality({**found_by, **model}, halves(each.asked))
             print()
         for count in (10_000, 100_000):
             show_speed(count, folder)

@@ -3,13 +3,14 @@
 A question is asked in other words than the answer was told in. These are those words: each line is a
 group that may stand for one another; after a colon come the members of a kind, which stand for the
 kind and it for them, but not for each other. Only questions are widened with them, never the index.
+The months are in other languages, too: a note is found by the day it was written, and that is in English.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from .words import number
+from .words import ending, number
 
 # One form of a word is enough where the stemmer makes the others of it: decide, decides, decided; but decision.
 _GROUPS = """
@@ -45,7 +46,7 @@ oldest eldest
 youngest smallest
 die died death dead passed deceased
 funeral burial
-allergy allergic intolerant
+allergy intolerant
 diet vegetarian vegan meat eat food gluten
 vegetarian vegan meat
 eat food meal dish consume
@@ -112,7 +113,7 @@ sell sold sale
 shop store market supermarket
 present gift
 sick ill disease unwell fever flu cold
-injury injured hurt broken sprained wound
+injury hurt broken sprained wound
 pain ache sore hurt
 doctor physician gp dr
 dentist teeth tooth
@@ -351,6 +352,18 @@ heat warm
 broken damaged
 accident crash collision
 steal stolen theft
+january jan janvier enero gennaio janeiro
+february feb fevrier febrero febbraio fevereiro
+march mars marz maart marzo marco
+april apr avril abril
+may mei mayo maggio maio
+june jun juni juin junio giugno junho
+july jul juillet julio luglio julho
+august aug augustus aout agosto
+september sep sept septembre septiembre settembre setembro
+october oct oktober octobre octubre ottobre outubro
+november nov novembre noviembre
+december dec dezember decembre diciembre dicembre dezembro
 """
 
 _KINDS = """
@@ -440,5 +453,6 @@ def _table() -> dict[int, tuple[int, ...]]:
 
 
 def synonyms(word: int) -> tuple[int, ...]:
-    """The words that may stand for it, as the index numbers them; none for most words."""
-    return _table().get(word, ())
+    """The words that may stand for it, as the index numbers them, and all that may be compounds which end in it."""
+    others = _table().get(word, ())
+    return (*others, ending(word)) if word > 0 and ending(word) else others

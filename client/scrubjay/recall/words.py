@@ -12,13 +12,18 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
+from zlib import crc32
 
 from .porter import stem
+from .stopwords import STOPWORDS
 
 MAX_WORD_CHARS = 64
 """What of a word is looked at; nothing longer is a word."""
 
 BEGINNING_CHARS = 4
+ENDING_CHARS = 4
+COMPOUND_CHARS = 10
+"""How long a word must be to be taken for two that grew together."""
 MAX_ASIDE_WORDS = 4
 """What a question may have beside it and still only ask: a greeting, a name, "That's great!"."""
 
@@ -31,6 +36,11 @@ _WORD = re.compile(rf"(?:[^\W_]|[{_SIGNS}])+|[{_EMOJI}]|{_FLAG}")
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]+"
 )
+_DATE = re.compile(r"(?<!\d)(\d{4})-(0[1-9]|1[0-2])-(\d\d)(?!\d)")
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
 _SENTENCES = re.compile(r"[^.!?。！？]+[.!?。！？]?")
 # What some write and others leave out: accents, Hebrew and Arabic vowels, joiners, the colour of an emoji.
 _MARKS = re.compile(
@@ -39,16 +49,9 @@ _MARKS = re.compile(
 )
 _PLAIN = str.maketrans("ıłøđ", "ilod")
 _ARABIC_THE = "ال"
-# What every English sentence is made of; d, ll, m, re, s, t, ve are what an apostrophe leaves over.
-_STOPWORDS = """
-a about after again all also am an and any are as at be because been before being between both but by can could d did
-do does doing don down during each few for from further had has have having he her here hers herself him himself his
-how i if in into is it its itself just let ll m me more most my myself no nor not now of off on once only or other our
-ours out over own re s same she should so some such t than that the their theirs them themselves then there these they
-this those through to too under until up us ve very was we were what when where which while who whom why will with
-would you your yours yourself
-"""
-STOPWORDS = frozenset(_STOPWORDS.split())
+# An umlaut as those write it who have no key for it; but not in neue, quer or poeira.
+_UMLAUT = re.compile(r"(?<![aeiouyq])([aou])e(?=[^aeiouy])")
+_ENDING = 0xFFFF
 
 
 def only_asks(text: str) -> bool:
@@ -61,6 +64,8 @@ def only_asks(text: str) -> bool:
 def split(text: str) -> list[str]:
     """The words of a text, without case and accents; runs without spaces as characters and pairs of them."""
     folded = text.lower() if text.isascii() else _folded(text)
+    if "-" in folded:
+        folded = _DATE.sub(_as_written, folded)
     if not _UNSPACED.search(folded):
         return [word[:MAX_WORD_CHARS] for word in _WORD.findall(folded)]
     found: list[str] = []
@@ -78,6 +83,11 @@ def _folded(text: str) -> str:
     return unicodedata.normalize("NFC", plain)
 
 
+def _as_written(date: re.Match[str]) -> str:
+    """2026-03-05 as 5 March 2026."""
+    return f"{int(date[3])} {_MONTHS[int(date[2]) - 1]} {date[1]} "
+
+
 def _pieces(word: str, run: str) -> list[str]:
     pairs = [run[i : i + 2] for i in range(len(run) - 1)]
     return [*([word[:MAX_WORD_CHARS]] if word else []), *run, *pairs]
@@ -92,13 +102,15 @@ def count_words(text: str) -> Counter[int]:
 def count_beginnings(text: str) -> Counter[int]:
     """How often each beginning of a longer word occurs: what is left when a language has no stemmer here.
 
-    It finds Datenbanken by Datenbank, and retrospective by retro. Counted apart, as negative numbers,
-    because they say less than the word does.
+    It finds Datenbanken by Datenbank, and retrospective by retro; and the ending of what may be a compound,
+    which finds Kundendatenbank. Counted apart, as negative numbers, because they say less than the word does.
     """
     counts: Counter[int] = Counter()
     for word, count in Counter(split(text)).items():
         if len(word) > BEGINNING_CHARS and word not in STOPWORDS:
             counts[-number(f"{word[:BEGINNING_CHARS]}-")] += count
+            if len(word) >= COMPOUND_CHARS and word.isascii() and len(root(word)) >= COMPOUND_CHARS:
+                counts[ending(number(word))] += count
     return counts
 
 
@@ -112,9 +124,32 @@ def _numbered(words: Mapping[str, int]) -> Counter[int]:
 
 @lru_cache(65_536)
 def number(word: str) -> int:
-    """What stands for a word in the index."""
-    known = stem(word) if word.isascii() else _without_article(word)
-    return int.from_bytes(blake2b(known.encode(), digest_size=7).digest())
+    """What stands for a word in the index; its last 16 bits say how the word ends, if it may end a compound."""
+    known = root(word)
+    tail = crc32(known[-ENDING_CHARS:].encode()) & _ENDING if known.isascii() and len(known) >= ENDING_CHARS else 0
+    return int.from_bytes(blake2b(known.encode(), digest_size=5).digest()) << 16 | tail
+
+
+def ending(word: int) -> int:
+    """What stands for all that may be compounds and end like this word, or 0."""
+    return -(word & _ENDING)
+
+
+@lru_cache(65_536)
+def root(word: str) -> str:
+    """What the forms of a word have in common."""
+    return _uninflected(stem(word)) if word.isascii() else _without_article(word)
+
+
+def _uninflected(word: str) -> str:
+    """What Porter's English leaves of other languages: Tuer is Tür, chevaux is cheval, bambini is bambino."""
+    if len(word) > 3:
+        word = _UMLAUT.sub(r"\1", word)
+    if len(word) > 5 and word.endswith("aux"):
+        return f"{word[:-2]}l"
+    if len(word) > 6:
+        word = word.removesuffix("en")
+    return word[:-1] if len(word) > 5 and word[-1] in "aeio" else word
 
 
 def _without_article(word: str) -> str:
