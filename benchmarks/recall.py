@@ -6,6 +6,7 @@ Then the same for recall_strangers.txt, which says what was tuned on which half,
 and for recall_dialogues.txt: long conversations, where what counts is the share of the turns with the answer,
 and for recall_blind.txt: more of them, written blind to ranking, whose questions are halved by a hash of their words,
 and for recall_inflected.txt: notes in five languages, asked for in other forms of their words.
+Who has the LoCoMo benchmark names its file: `python benchmarks/recall.py locomo10.json`.
 Speed: notes of random words, as unevenly distributed as words are, at 10,000 and 100,000.
 """
 
@@ -13,8 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import random
+import re
 import sqlite3
 import statistics
 import sys
@@ -22,10 +25,10 @@ import tempfile
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scrubjay import Memory, cli
 from scrubjay.drafts import Draft, Question
@@ -96,6 +99,27 @@ def read_dialogues(name: str) -> Evaluation:
             turn, _, mark = line.partition(" {")
             marked[mark.rstrip("}")] = f"[{date}] {turn}"
             found.said.append(Said(f"[{date}] {turn}", f"{talk}, {date}"))
+    return found
+
+
+def read_locomo(path: str) -> list[Evaluation]:
+    """The conversations of the LoCoMo benchmark, without the questions that have no answer (category 5)."""
+    return [_read_sample(number, sample) for number, sample in enumerate(json.loads(Path(path).read_text()))]
+
+
+def _read_sample(number: int, sample: dict[str, Any]) -> Evaluation:
+    found, turns = Evaluation(f"locomo-{number}", [], []), {}
+    talk = sample["conversation"]
+    for session in (name for name in talk if re.fullmatch(r"session_\d+", name)):
+        date = talk[f"{session}_date_time"]
+        for turn in talk[session]:
+            photo = f" [shares {turn['blip_caption']}]" if "blip_caption" in turn else ""
+            turns[turn["dia_id"]] = f"[{date}] {turn['speaker']}: {turn['text']}{photo}"
+            found.said.append(Said(turns[turn["dia_id"]], session))
+    for each in sample["qa"]:
+        evidence = frozenset(turns[id_] for id_ in each["evidence"] if id_ in turns)
+        if evidence and each["category"] != 5:
+            found.asked.append(Asked(f"locomo {each['category']}", each["question"], evidence))
     return found
 
 
@@ -181,9 +205,10 @@ def show_speed(count: int, folder: str) -> None:
     store.close()
 
 
-def main() -> int:
+def main(locomo: Sequence[str]) -> int:
     sets = [read_facts("recall_facts.txt"), read_facts("recall_strangers.txt"), read_dialogues("recall_dialogues.txt")]
     sets += [blind := read_dialogues("recall_blind.txt"), read_facts("recall_inflected.txt")]
+    sets += itertools.chain.from_iterable(map(read_locomo, locomo))
     with tempfile.TemporaryDirectory() as folder:
         tiers = [{"plain FTS5": plain_fts5(each), "scrubjay": scrubjay(each, folder)} for each in sets]
         choose_model()
@@ -199,4 +224,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
