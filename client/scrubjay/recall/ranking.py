@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 PREVIOUS, NEXT = (0.5, 0.25), (0.3, 0.2)
 """What a word counts in the neighbours of a note, the nearest first; in the note itself it counts 1."""
 LENDING = len(PREVIOUS)
 """How many neighbours lend their words, on either side."""
-ANSWER = 1.0
-"""What a word of the previous note counts if that only asks: then its words are about this one."""
+ANSWERING, BEFORE_QUESTION = (1.0, *PREVIOUS[1:]), (0.0, *NEXT[1:])
+"""The same where the nearest only asks: then its words are about the answer, and not about what was before."""
 ASKING = 0.7
 """The factor for a note that only asks and is followed by another: who asks the same wants what came next."""
 SPEAKER = 1.5
@@ -166,12 +166,11 @@ def by_confidence(ranked: Sequence[Ranked], candidates: Iterable[Candidate], now
 
 def _fit(candidate: Candidate, occurrences: Occurrences, sought: Sought, asking: Container[int]) -> float:
     counts = dict(occurrences.counts.get(candidate.id, _NOTHING))
-    shares = [*zip(candidate.previous, PREVIOUS, strict=False), *zip(candidate.next, NEXT, strict=False)]
-    if candidate.previous and candidate.previous[0] in asking:
-        shares[0] = (candidate.previous[0], ANSWER)
-    if candidate.next and candidate.next[0] in asking:
-        shares.remove((candidate.next[0], NEXT[0]))
-    for note, share in shares:
+    is_answer = candidate.previous and candidate.previous[0] in asking
+    is_before_question = candidate.next and candidate.next[0] in asking
+    before = zip(candidate.previous, ANSWERING if is_answer else PREVIOUS, strict=False)
+    after = zip(candidate.next, BEFORE_QUESTION if is_before_question else NEXT, strict=False)
+    for note, share in chain(before, after):
         for word, count in occurrences.counts.get(note, _NOTHING).items():
             counts[word] = counts.get(word, 0.0) + share * count
     score = _told(counts, occurrences.lengths.get(candidate.id, 0), sought)

@@ -202,7 +202,7 @@ def recall(
     limits = _shared_out(budget, counts)
     best = (yield from _candidates(namespace, question, sought.weights, limits, where, params)) if limits else []
     rows = yield Long(_NEIGHBOURS, (namespace, json.dumps([*best, *similar])))
-    beside = Beside([(*reversed(json.loads(before)), note, *json.loads(after)) for before, note, after in rows])
+    beside = Beside([(*reversed(decode(before)), note, *decode(after)) for before, note, after in rows])
     pool = json.dumps(sorted(beside.notes))
     found = yield from _occurrences(namespace, counts, beside.notes, pool)
     rows = yield Long(
@@ -211,7 +211,7 @@ def recall(
         (namespace, pool, *params),
     )
     candidates = [
-        Candidate(note, beside.before(note), beside.after(note), json.loads(speaker or "[]"), *known)
+        Candidate(note, beside.before(note), beside.after(note), decode(speaker) if speaker else (), *known)
         for note, speaker, *known in rows
     ]
     ranked = rank(candidates, found, sought)
