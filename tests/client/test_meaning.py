@@ -205,7 +205,7 @@ def hub(monkeypatch):
     names = ("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-small-en-v1.5", "BAAI/bge-base-en-v1.5")
 
     class TextEmbedding:
-        def __init__(self, name, *, cache_dir, local_files_only):
+        def __init__(self, name, *, cache_dir, local_files_only, threads):
             assert local_files_only == hub.is_held
             hub.loaded.append((name, cache_dir))
             assert hub.is_down.wait(10)
