@@ -281,6 +281,16 @@ def test_a_model_is_loaded_once_and_words_answer_meanwhile(hub, monkeypatch, tmp
     assert len(hub.loaded) == 1
 
 
+def test_a_child_of_a_fork_does_not_wait_for_what_its_parent_was_loading(hub):
+    hub.is_down.clear()
+    with pytest.raises(Unavailable, match="still being loaded"):
+        open_embedder("all-MiniLM-L6-v2", 0.01)
+    embedding._models.after_fork(in_child=True)
+    hub.is_down.set()
+    assert open_embedder("all-MiniLM-L6-v2") is open_embedder("all-MiniLM-L6-v2")
+    assert len(hub.loaded) == 2
+
+
 def test_a_directory_that_is_not_there_is_no_reason_to_install_anything(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "fastembed", None)
     monkeypatch.setenv("HOME", str(tmp_path))
