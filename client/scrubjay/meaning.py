@@ -33,7 +33,7 @@ CATCH_UP_SECONDS = 1.0
 AWAY_SECONDS = 60
 """How long a model that could not be reached is left alone."""
 LOAD_SECONDS = 5.0
-"""How long a recall waits for a model to be loaded: not for one that is downloaded."""
+"""How long a recall waits for a model that is being loaded or downloaded; then words answer alone."""
 MAX_SEEN_BYTES = 256 * 2**20
 """Vectors that are kept in memory, but for those of one namespace that has more: 170,000 of MiniLM's."""
 

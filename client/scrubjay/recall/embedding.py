@@ -106,7 +106,7 @@ class FastEmbedder:
             _ask_for(source, hub, cache)
         self.name: str = about["model"]
         # One thread leaves the other cores to the program, and several spin while they wait for each other: two of them
-        # take half the time on two idle cores, and twice the time on busy ones.
+        # take six tenths of the time on two idle cores, and twice the time on busy ones.
         self._model = models(self.name, cache_dir=cache, local_files_only=is_here, threads=1)
 
     def embed(self, texts: Sequence[str]) -> list[bytes]:
