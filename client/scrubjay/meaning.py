@@ -33,6 +33,8 @@ CATCH_UP_SECONDS = 1.0
 """When the thread looks for what others left undone: after a script that only sets a value has ended."""
 AWAY_SECONDS = 60
 """How long a model that could not be reached is left alone."""
+LOAD_SECONDS = 5.0
+"""How long a recall waits for a model that is being loaded or downloaded; then words answer alone."""
 MAX_SEEN_BYTES = 256 * 2**20
 """Vectors that are kept in memory, but for those of one namespace that has more: 170,000 of MiniLM's."""
 
@@ -75,6 +77,7 @@ class Meaning(Forkable):
         if not query.strip() or time.monotonic() < self._away_until:
             return {}
         try:
+            open_embedder(self._choice, LOAD_SECONDS)
             seen = self._look(namespace)
             if not seen.known.ids:
                 return {}

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from harness import clean_environment, fresh_name, serving
 from scrubjay import InvalidInput, Memory, MissingExtra, Unavailable, meaning
 from scrubjay.drafts import Draft
 from scrubjay.meaning import Meaning
+from scrubjay.recall import embedding
 from scrubjay.recall.embedding import Known, open_embedder
 from scrubjay.recall.minilm import MiniLM
 from scrubjay.recall.ranking import Candidate, Ranked, fuse, lend_to_answers
@@ -196,6 +198,106 @@ def test_a_directory_without_a_model_says_what_it_wants(tmp_path):
         open_embedder(str(tmp_path))
 
 
+@pytest.fixture
+def hub(monkeypatch):
+    """In place of fastembed, and of the hub that it downloads from."""
+    hub = SimpleNamespace(is_held=True, fault=None, loaded=[], is_down=threading.Event())
+    names = ("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-small-en-v1.5", "BAAI/bge-base-en-v1.5")
+
+    class TextEmbedding:
+        def __init__(self, name, *, cache_dir, local_files_only, threads):
+            assert local_files_only == hub.is_held
+            hub.loaded.append((name, cache_dir))
+            assert hub.is_down.wait(10)
+
+        def embed(self, texts):
+            return [concept_vector(text) for text in texts]
+
+        @staticmethod
+        def list_supported_models():
+            return [{"model": name, "sources": {"hf": f"Qdrant/{name}"}, "model_file": "m.onnx"} for name in names]
+
+    def model_info(source, *, timeout):
+        if hub.fault:
+            raise hub.fault
+
+    hub.is_down.set()
+    fake = SimpleNamespace(
+        constants=SimpleNamespace(HF_HUB_CACHE="/hub", ENDPOINT="https://hub.example"),
+        try_to_load_from_cache=lambda source, file, cache_dir: "/m.onnx" if hub.is_held else None,
+        model_info=model_info,
+    )
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    monkeypatch.setitem(sys.modules, "fastembed", SimpleNamespace(TextEmbedding=TextEmbedding))
+    monkeypatch.setattr(embedding, "_models", embedding._Models())
+    return hub
+
+
+def test_a_model_is_known_by_the_end_of_its_name_and_keeps_one_name(hub):
+    assert {open_embedder(f"{start}all-minilm-L6-v2").name for start in ("", "sentence-transformers/")} == {
+        "sentence-transformers/all-MiniLM-L6-v2"
+    }
+    assert len({name for name, _ in hub.loaded}) == 1
+
+
+def test_an_unknown_name_is_answered_with_those_near_it(hub):
+    with pytest.raises(Unavailable, match=r"no such directory.*near it are BAAI/bge-small-en-v1\.5, BAAI/bge-base"):
+        open_embedder("BAAI/bge-smal-en-v1.5")
+    with pytest.raises(Unavailable, match=r"no model of that name; SCRUBJAY_EMBEDDER"):
+        open_embedder("models/here")
+    assert hub.loaded == []
+
+
+def test_a_model_is_kept_where_the_hub_keeps_its_own_unless_told_otherwise(hub, monkeypatch):
+    monkeypatch.delenv("FASTEMBED_CACHE_PATH", raising=False)
+    open_embedder("bge-small-en-v1.5")
+    monkeypatch.setenv("FASTEMBED_CACHE_PATH", "/here")
+    open_embedder("bge-base-en-v1.5")
+    assert [where for _, where in hub.loaded] == ["/hub", "/here"]
+
+
+def test_a_model_that_cannot_be_downloaded_says_why_and_is_tried_again(hub):
+    hub.is_held, hub.fault = False, LookupError("no such host\nlook here")
+    with pytest.raises(
+        Unavailable, match=r"it is not in /.*, and https://hub\.example does not give it \(no such host\)"
+    ):
+        open_embedder("all-MiniLM-L6-v2")
+    hub.fault = None
+    assert len(open_embedder("all-MiniLM-L6-v2").embed(["puppy"])) == 1
+
+
+def test_a_model_is_loaded_once_and_words_answer_meanwhile(hub, monkeypatch, tmp_path):
+    monkeypatch.setenv("SCRUBJAY_EMBEDDER", "all-MiniLM-L6-v2")
+    monkeypatch.setattr(meaning, "LOAD_SECONDS", 0.01)
+    monkeypatch.setattr(meaning, "AWAY_SECONDS", 0)
+    hub.is_held = False
+    hub.is_down.clear()
+    with Memory("ns", path=tmp_path / "scrubjay.db") as memory:
+        memory.remember("Decided on PostgreSQL")
+        assert contents(memory.recall("postgresql")) == ["Decided on PostgreSQL"]
+        assert memory.recall("elephant") == []
+        hub.is_down.set()
+        eventually(lambda: contents(memory.recall("elephant")) == ["Decided on PostgreSQL"])
+    assert len(hub.loaded) == 1
+
+
+def test_a_child_of_a_fork_does_not_wait_for_what_its_parent_was_loading(hub):
+    hub.is_down.clear()
+    with pytest.raises(Unavailable, match="still being loaded"):
+        open_embedder("all-MiniLM-L6-v2", 0.01)
+    embedding._models.after_fork(in_child=True)
+    hub.is_down.set()
+    assert open_embedder("all-MiniLM-L6-v2") is open_embedder("all-MiniLM-L6-v2")
+    assert len(hub.loaded) == 2
+
+
+def test_a_directory_that_is_not_there_is_no_reason_to_install_anything(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "fastembed", None)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(Unavailable, match="No such file"):
+        open_embedder("~/minilm")
+
+
 def test_nearest_knows_the_nearest():
     def packed(*vector):
         return np.array(vector, np.float16).tobytes()
@@ -295,6 +397,21 @@ def test_a_vector_has_length_one_and_does_not_depend_on_its_batch(tiny_model):
     assert np.linalg.norm(alone) == pytest.approx(1, abs=1e-2)
     assert batch[0] == pytest.approx(alone, abs=1e-2)
     assert batch[2] != pytest.approx(alone, abs=1e-2)
+
+
+def test_a_model_is_pooled_as_it_says(tiny_model, tmp_path):
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}')
+    mean, first = (np.frombuffer(model.embed(["d a b"])[0], np.float16) for model in (tiny_model, MiniLM(tmp_path)))
+    assert first != pytest.approx(mean, abs=1e-2)
+    assert np.linalg.norm(first.astype(np.float32)) == pytest.approx(1, abs=1e-2)
+
+
+def test_a_model_of_another_type_is_refused(tiny_model, tmp_path):
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "roberta"}))
+    with pytest.raises(Unavailable, match="'roberta', and only bert"):
+        open_embedder(str(tmp_path))
 
 
 def test_the_real_model_knows_what_its_card_says():

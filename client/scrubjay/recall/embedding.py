@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Collection, Sequence
-from functools import lru_cache
+from concurrent.futures import Future
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from scrubjay.errors import MissingExtra, Unavailable
+from scrubjay.errors import MissingExtra, ScrubjayError, Unavailable
+from scrubjay.forks import Forkable
 
 NEAREST = 50
 """Notes that meaning alone may put forward."""
 MIN_SIMILARITY = 0.25
 """Below this cosine, texts have nothing to do with each other."""
 HTTP_SECONDS = 30.0
+HUB_SECONDS = 3.0
 
 
 class Embedder(Protocol):
@@ -27,22 +31,60 @@ class Embedder(Protocol):
         """For each text a vector of length one, as float16."""
 
 
-@lru_cache(4)
-def open_embedder(choice: str) -> Embedder:
-    """A directory with a model, the URL of an OpenAI-compatible service (URL#model), or fastembed's name for one."""
+def open_embedder(choice: str, seconds: float | None = None) -> Embedder:
+    """A directory with a model, the URL of an OpenAI-compatible service (URL#model), or fastembed's name for one.
+
+    A model that takes longer than so many seconds goes on loading in the background.
+    """
+    return _models.open(choice, seconds)
+
+
+class _Models(Forkable):
+    """Each model is loaded once, however many ask for it, by a thread that nobody has to wait for."""
+
+    def __init__(self) -> None:
+        self._opening: dict[str, Future[Embedder]] = {}
+        self.start_anew()
+        self.watch_forks()
+
+    def start_anew(self) -> None:
+        self._lock = threading.Lock()
+        self._opening = {choice: each for choice, each in self._opening.items() if each.done()}
+
+    def open(self, choice: str, seconds: float | None) -> Embedder:
+        with self._lock:
+            known = self._opening.get(choice)
+            if known is None or (known.done() and known.exception()):
+                known = self._opening[choice] = Future()
+                threading.Thread(target=_load, args=(choice, known), name="scrubjay-model", daemon=True).start()
+        try:
+            return known.result(seconds)
+        except TimeoutError:
+            raise Unavailable(f"the model {choice!r} is still being loaded or downloaded; wait for it") from None
+
+
+def _load(choice: str, opening: Future[Embedder]) -> None:
+    try:
+        opening.set_result(_loaded(choice))
+    except ScrubjayError as error:
+        opening.set_exception(error)
+
+
+def _loaded(choice: str) -> Embedder:
     try:
         if choice.startswith(("http://", "https://")):
             return HttpEmbedder(choice)
-        if Path(choice).is_dir():
+        folder = Path(choice).expanduser()
+        if folder.is_dir() or folder.is_absolute():
             from .minilm import MiniLM  # noqa: PLC0415 - needs the extra
 
-            return MiniLM(choice)
+            return MiniLM(folder)
         return FastEmbedder(choice)
     except ImportError as error:
         raise MissingExtra(
             f'SCRUBJAY_EMBEDDER needs what is not installed ({error}); run: pip install "scrubjay[semantic]"'
         ) from error
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # tokenizers and onnxruntime have errors of any kind
         raise Unavailable(
             f"the model {choice!r} cannot be loaded: {error}; SCRUBJAY_EMBEDDER names a directory with config.json,"
             " tokenizer.json and model.safetensors, a URL, or a model that fastembed can download"
@@ -50,14 +92,45 @@ def open_embedder(choice: str) -> Embedder:
 
 
 class FastEmbedder:
-    """Any model that fastembed knows; it downloads it once."""
+    """Any model that fastembed knows. It is downloaded once, to FASTEMBED_CACHE_PATH or where Hugging Face keeps its
+    own; fastembed's place is the one for temporary files, which the next start of the machine may empty.
+    """
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self._model = import_module("fastembed").TextEmbedding(name)
+        models, hub = import_module("fastembed").TextEmbedding, import_module("huggingface_hub")
+        about = _described(name, models.list_supported_models())
+        cache = os.environ.get("FASTEMBED_CACHE_PATH") or hub.constants.HF_HUB_CACHE
+        source = about["sources"]["hf"]
+        is_here = isinstance(hub.try_to_load_from_cache(source, about["model_file"], cache_dir=cache), str)
+        if not is_here:
+            _ask_for(source, hub, cache)
+        self.name: str = about["model"]
+        # One thread leaves the other cores to the program, and several spin while they wait for each other: two of them
+        # take six tenths of the time on two idle cores, and twice the time on busy ones.
+        self._model = models(self.name, cache_dir=cache, local_files_only=is_here, threads=1)
 
     def embed(self, texts: Sequence[str]) -> list[bytes]:
         return [_packed(vector) for vector in self._model.embed(list(texts))]
+
+
+def _described(name: str, models: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What fastembed says of a model, whose name may lack the part before the slash."""
+    by_end = {each["model"].rpartition("/")[2].lower(): each for each in models}
+    end = name.rpartition("/")[2].lower()
+    if end in by_end and name.lower() in {end, by_end[end]["model"].lower()}:
+        return by_end[end]
+    near = [by_end[each]["model"] for each in get_close_matches(end, by_end)]
+    hint = f"; near it are {', '.join(near)}" if near else ""
+    raise ValueError(f"there is no such directory, and fastembed knows no model of that name{hint}")
+
+
+def _ask_for(source: str, hub: Any, cache: str) -> None:
+    """Whether a model can be had is asked once: fastembed alone tries for 40 s and more."""
+    try:
+        hub.model_info(source, timeout=HUB_SECONDS)
+    except Exception as error:  # which library raises it depends on the hub's version
+        cause = str(error).partition("\n")[0]
+        raise OSError(f"it is not in {cache}, and {hub.constants.ENDPOINT} does not give it ({cause})") from error
 
 
 class HttpEmbedder:
@@ -127,3 +200,6 @@ def _packed(vector: Any) -> bytes:
 
     full = np.asarray(vector, np.float32)
     return (full / (np.linalg.norm(full) or 1)).astype(np.float16).tobytes()
+
+
+_models = _Models()

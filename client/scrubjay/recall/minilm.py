@@ -5,6 +5,7 @@ The directory is the one that Hugging Face publishes: config.json, tokenizer.jso
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -18,25 +19,30 @@ from tokenizers import Tokenizer
 MAX_TOKENS = 256
 """What the model was trained on; a longer text is judged by its beginning."""
 BATCH = 32
+EMBEDDED = ("word", "position", "token_type")
 
 Array = NDArray[np.float32]
 
 
 class MiniLM:
-    """Mean-pooled sentence vectors of length one."""
+    """Sentence vectors of length one: the mean over the tokens, or the first token's where the model says so."""
 
     def __init__(self, directory: str | Path) -> None:
         folder = Path(directory)
         config = json.loads((folder / "config.json").read_text())
+        if config.get("model_type", "bert") != "bert":
+            raise ValueError(f"it is of type {config['model_type']!r}, and only bert runs from a directory")
         self.name = f"{Path(config.get('_name_or_path') or folder).name}@{folder.name}"
         self.dimensions = int(config["hidden_size"])
         self._heads = int(config["num_attention_heads"])
         self._layers = int(config["num_hidden_layers"])
         self._epsilon = float(config["layer_norm_eps"])
+        pooling = folder / "1_Pooling/config.json"
+        self._takes_first = pooling.exists() and json.loads(pooling.read_text()).get("pooling_mode_cls_token", False)
         self._weights = read_safetensors(folder / "model.safetensors")
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_truncation(MAX_TOKENS)
-        self._tokenizer.enable_padding()
+        self._tokenizer.no_padding()
 
     def embed(self, texts: Sequence[str]) -> list[bytes]:
         return [
@@ -46,34 +52,38 @@ class MiniLM:
         ]
 
     def _forward(self, texts: list[str]) -> Array:
-        tokens = self._tokenizer.encode_batch(texts)
-        ids = np.array([each.ids for each in tokens])
-        mask = np.array([each.attention_mask for each in tokens], np.float32)
-        place, kind = (self._weights[f"embeddings.{name}_embeddings.weight"] for name in ("position", "token_type"))
-        state = self._weights["embeddings.word_embeddings.weight"][ids] + place[: ids.shape[1]] + kind[0]
-        state = self._normed(state, "embeddings.LayerNorm")
+        """Tokens of all texts lie one after another, so that nothing is computed for padding."""
+        ids = [each.ids for each in self._tokenizer.encode_batch(texts)]
+        starts = itertools.accumulate(map(len, ids), initial=0)
+        spans = [slice(start, start + len(each)) for start, each in zip(starts, ids, strict=False)]
+        places = np.concatenate([np.arange(len(each)) for each in ids])
+        word, place, kind = (self._weights[f"embeddings.{name}_embeddings.weight"] for name in EMBEDDED)
+        state = self._normed(word[np.concatenate(ids)] + place[places] + kind[0], "embeddings.LayerNorm")
         for layer in range(self._layers):
-            state = self._encoded(state, mask, f"encoder.layer.{layer}")
-        summed = (state * mask[:, :, None]).sum(axis=1)
-        return np.asarray(summed / np.linalg.norm(summed, axis=1, keepdims=True), np.float32)
+            state = self._encoded(state, spans, f"encoder.layer.{layer}")
+        pooled = np.array([state[span.start] if self._takes_first else state[span].sum(axis=0) for span in spans])
+        return np.asarray(pooled / np.linalg.norm(pooled, axis=1, keepdims=True), np.float32)
 
-    def _encoded(self, state: Array, mask: Array, layer: str) -> Array:
+    def _encoded(self, state: Array, spans: list[slice], layer: str) -> Array:
         attended = self._dense(
-            self._attended(state, mask, f"{layer}.attention.self"), f"{layer}.attention.output.dense"
+            self._attended(state, spans, f"{layer}.attention.self"), f"{layer}.attention.output.dense"
         )
         state = self._normed(state + attended, f"{layer}.attention.output.LayerNorm")
         inner = _gelu(self._dense(state, f"{layer}.intermediate.dense"))
         return self._normed(state + self._dense(inner, f"{layer}.output.dense"), f"{layer}.output.LayerNorm")
 
-    def _attended(self, state: Array, mask: Array, at: str) -> Array:
+    def _attended(self, state: Array, spans: list[slice], at: str) -> Array:
         query, key, value = (self._by_head(self._dense(state, f"{at}.{part}")) for part in ("query", "key", "value"))
-        fit = query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1]) + (mask[:, None, None, :] - 1) * 1e9
-        fit = np.exp(fit - fit.max(axis=-1, keepdims=True))
-        mixed = (fit / fit.sum(axis=-1, keepdims=True)) @ value
-        return np.asarray(mixed.swapaxes(1, 2).reshape(state.shape), np.float32)
+        query = query / math.sqrt(query.shape[-1])
+        mixed = np.empty_like(query)
+        for span in spans:
+            fit = query[:, span] @ key[:, span].swapaxes(-1, -2)
+            fit = np.exp(fit - fit.max(axis=-1, keepdims=True))
+            mixed[:, span] = fit @ value[:, span] / fit.sum(axis=-1, keepdims=True)
+        return np.asarray(mixed.swapaxes(0, 1).reshape(state.shape), np.float32)
 
     def _by_head(self, state: Array) -> Array:
-        return state.reshape(*state.shape[:2], self._heads, -1).swapaxes(1, 2)
+        return state.reshape(len(state), self._heads, -1).swapaxes(0, 1)
 
     def _dense(self, state: Array, at: str) -> Array:
         return np.asarray(state @ self._weights[f"{at}.weight"].T + self._weights[f"{at}.bias"], np.float32)
@@ -98,4 +108,14 @@ def read_safetensors(path: Path) -> dict[str, Array]:
 
 
 def _gelu(state: Array) -> Array:
-    return np.asarray(0.5 * state * (1 + np.tanh(math.sqrt(2 / math.pi) * (state + 0.044715 * state**3))), np.float32)
+    """In one array: new ones would cost more than the arithmetic."""
+    curve = state * state
+    curve *= 0.044715
+    curve += 1
+    curve *= state
+    curve *= math.sqrt(2 / math.pi)
+    np.tanh(curve, out=curve)
+    curve += 1
+    curve *= state
+    curve *= 0.5
+    return curve
