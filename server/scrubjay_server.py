@@ -1688,6 +1688,7 @@ def serve(arguments: argparse.Namespace) -> int:
         # and so is a model that is not there.
         store = SqliteStore(resolve("path"), durability=resolve("durability"))
         if resolve("embedder"):
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads would quarrel with the server's
             open_embedder(resolve("embedder"))
         listener = _listen(config.host, config.port)
         first_key = None if is_here(config.host) else _first_key(store)

@@ -27,8 +27,8 @@ BEGINNING = 0.3
 """What the beginning of a word counts, beside the word itself."""
 SYNONYM = 0.5
 """What a word counts that may stand for the one asked for; so little that the word itself always says more."""
-WORDS = 0.6
-"""What words count where there is a model, too; what it says of the meaning counts the rest."""
+WORDS, FITTING = 0.5, 0.2
+"""What words count where there is a model, too, and how much more if they fit in full; the meaning counts the rest."""
 SATURATION = 0.9
 LENGTH_PENALTY = 0.012
 """BM25 as count / (count + SATURATION + LENGTH_PENALTY × length): its k1 is 1.2, its b .25, at 25 words."""
@@ -139,8 +139,9 @@ def fuse(ranked: Sequence[Ranked], similar: Mapping[int, float]) -> list[Ranked]
     """Words and meaning, each stretched to what was found; the best keeps the better of its scores."""
     by_words, by_meaning = _stretched(dict(ranked)), _stretched(similar)
     top = max([*dict(ranked).values(), *similar.values()], default=0.0)
+    share = WORDS + FITTING * max(dict(ranked).values(), default=0.0)
     fused = [
-        Ranked(id_, top * (WORDS * by_words.get(id_, 0.0) + (1 - WORDS) * by_meaning.get(id_, 0.0)))
+        Ranked(id_, top * (share * by_words.get(id_, 0.0) + (1 - share) * by_meaning.get(id_, 0.0)))
         for id_ in dict.fromkeys([*by_words, *by_meaning])
     ]
     return sorted(fused, key=lambda each: (each.score, each.id), reverse=True)
