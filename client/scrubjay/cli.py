@@ -47,8 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `scrubjay keys … | head`
         _drop_output()
         return 0
-    except OSError as error:  # one without a name is stdout's
-        _drop_output()
+    except OSError as error:
+        if error.filename is None:  # then it is stdout's
+            _drop_output()
         place = error.filename or "the output"
         print(f"scrubjay: cannot use {place}: {error.strerror}; check it, or name another place", file=sys.stderr)
         return 1

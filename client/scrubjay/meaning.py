@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from .errors import Unavailable
 from .forks import Forkable
 from .names import counted
-from .recall.embedding import Embedder, Known, open_embedder
+from .recall.embedding import Embedder, Known, StillLoading, open_embedder
 from .store import vectors
 from .store.sqlite import SqliteStore
 
@@ -57,6 +57,7 @@ class Meaning(Forkable):
         self._store = store
         self._choice = choice
         self._away_until = 0.0
+        self._load_seconds = LOAD_SECONDS
         self.start_anew()
         self.watch_forks()
 
@@ -64,6 +65,7 @@ class Meaning(Forkable):
         self._waiting: deque[tuple[str, int]] = deque()
         self._lock = threading.Lock()
         self._seen: dict[str, Seen] = {}  # last used last
+        self._seen_bytes = 0
         self._is_working = False
         self._is_behind = False
 
@@ -77,31 +79,39 @@ class Meaning(Forkable):
         if not query.strip() or time.monotonic() < self._away_until:
             return {}
         try:
-            open_embedder(self._choice, LOAD_SECONDS)
-            seen = self._look(namespace)
-            if not seen.known.ids:
+            embedder = open_embedder(self._choice, self._load_seconds)
+            seen = self._look(namespace, embedder.name)
+            if not seen.known:
                 return {}
             shown = vectors.without_names(self._store.context().cipher, query, seen.people)
-            vector = self.embedder.embed([shown])[0]
+            vector = embedder.embed([shown])[0]
+        except StillLoading:
+            self._load_seconds = 0.0  # the next one does not wait as well
+            return {}
         except Unavailable as error:
             _log.warning("recall by words alone for %d s: %s", AWAY_SECONDS, error)
             self._away_until = time.monotonic() + AWAY_SECONDS
             return {}
         return seen.known.nearest(vector)
 
-    def _look(self, namespace: str) -> Seen:
+    def _look(self, namespace: str, model: str) -> Seen:
         """All vectors of a namespace; those that were read before are kept in memory, as long as there is room."""
         seen = self._seen.get(namespace, NOTHING_SEEN)
-        changes = self._store.run(vectors.read_changes(namespace, self.embedder.name, seen.stamp, seen.known.ids))
+        changes = self._store.run(vectors.read_changes(namespace, model, seen.stamp, seen.known.marks))
         if changes is not None:
-            known = seen.known.changed(changes.there, changes.new)
-            seen = Seen(changes.stamp, known, seen.people | changes.people)
+            seen = Seen(changes.stamp, seen.known.changed(changes.there, changes.new), frozenset(changes.people))
         with self._lock:
-            self._seen.pop(namespace, None)
-            self._seen[namespace] = seen
-            while len(self._seen) > 1 and sum(each.known.size for each in self._seen.values()) > MAX_SEEN_BYTES:
-                self._seen.pop(next(iter(self._seen)))
+            self._keep(namespace, seen)
         return seen
+
+    def _keep(self, namespace: str, seen: Seen) -> None:
+        """As what was used last; what was not used for longest makes room."""
+        self._seen_bytes -= self._seen.pop(namespace, NOTHING_SEEN).known.size
+        if seen.known:
+            self._seen[namespace] = seen
+            self._seen_bytes += seen.known.size
+        while len(self._seen) > 1 and self._seen_bytes > MAX_SEEN_BYTES:
+            self._seen_bytes -= self._seen.pop(next(iter(self._seen))).known.size
 
     def add(self, namespace: str, note_id: str) -> None:
         """Put a note in line for the model, before those that others left; never waits."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from .backends import Backend
-from .errors import Unavailable
+from .errors import QuotaExceeded, Unavailable
 from .records import Change
 
 WAIT_SECONDS = 30.0
@@ -46,6 +46,9 @@ class Watch:
             found, self._cursor = ask(self._namespace, self._prefix, self._cursor, wait)
         except Unavailable:  # a server that is being started anew; the cursor knows where to go on
             time.sleep(min(wait, ASK_AGAIN))
+            return []
+        except QuotaExceeded as error:  # too many ask at once; whoever has begun to watch waits for a place
+            time.sleep(min(wait, error.retry_after or ASK_AGAIN))
             return []
         if found:
             self._ends_at = time.monotonic() + self._timeout

@@ -75,6 +75,13 @@ class Drawers(RuleBasedStateMachine):
     def compact(self):
         self.store.compact()
 
+    @rule()
+    def compact_and_be_killed_half_way(self):
+        self.store.run(drawers.renew())
+        connection = self.store.take()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        self.store.put_back(connection)
+
     @invariant()
     def only_what_is_held_is_there(self):
         on_disk = b"".join(part.read_bytes() for part in Path(self.folder.name).iterdir())

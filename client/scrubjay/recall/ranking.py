@@ -1,9 +1,9 @@
 """The order of notes that share words with a question.
 
-BM25 over fields, as measured on long conversations: a note's own words count fully, those of the two notes
-before and after it in the session less. Only where a turn does nothing but ask,
-its words go to the answer in full and to what was before not at all. What was said by someone whom
-the question names counts half as much again. Recency and frequency only break ties: as part of the score they hurt.
+BM25 over fields, as measured on long conversations: a note's own words count fully, those of the two notes before
+and after it in the session less. Only where a turn does nothing but ask, its words go to the answer in full and to
+what was before not at all. What was said by someone whom the question names counts half as much again. Recency and
+frequency only break ties: as part of the score they hurt.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ def lend_to_answers(similar: Mapping[int, float], candidates: Iterable[Candidate
 
 
 def fuse(ranked: Sequence[Ranked], similar: Mapping[int, float]) -> list[Ranked]:
-    """Words and meaning, each stretched to what was found; the best keeps the better of its scores."""
+    """Words and meaning, each stretched to what was found, and scaled to the better score that either gave."""
+    if not ranked or not similar:
+        return sorted((*ranked, *(Ranked(*each) for each in similar.items())), key=lambda each: -each.score)
     by_words, by_meaning = _stretched(dict(ranked)), _stretched(similar)
     top = max([*dict(ranked).values(), *similar.values()], default=0.0)
     share = WORDS + FITTING * max(dict(ranked).values(), default=0.0)

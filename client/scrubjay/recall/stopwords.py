@@ -1,7 +1,8 @@
 """What sentences are made of, and what says nothing about them.
 
 Where notes in one language are few among many, its articles and question words are rare, and rare words would
-tell the most. Left out is what means something in English: die, war, van, met, pour, comment, LA, CI, MIT.
+tell the most. Only questions are asked without those of other languages, and only if something is left: NAS, CES and
+Uno are found by their names. Left out is what means much in English: die, war, van, met, pour, comment, LA, CI, MIT.
 """
 
 from __future__ import annotations
@@ -50,4 +51,5 @@ _RUSSIAN = """
 с со так там то тоже тут ты у уже чеи что чтобы чье чья эта эти это этот я
 """
 _ALL = (_ENGLISH, _GERMAN, _DUTCH, _FRENCH, _SPANISH, _ITALIAN, _PORTUGUESE, _RUSSIAN)
+ENGLISH = frozenset(_ENGLISH.split())
 STOPWORDS = frozenset(word for language in _ALL for word in language.split())

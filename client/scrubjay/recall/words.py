@@ -1,7 +1,7 @@
 """Text as the index sees it: numbers that stand for stems.
 
-A word is kept as 56 bits of its hash. Rows of the index are then small and equal, comparing them is
-comparing integers, and the index holds no text that would have to be erased with a note.
+A word is kept as 56 bits: 40 of its hash, and 16 that tell how it ends. Rows of the index are then small and equal,
+comparing them is comparing integers, and the index holds no text that would have to be erased with a note.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hashlib import blake2b
 from zlib import crc32
 
 from .porter import stem
-from .stopwords import STOPWORDS
+from .stopwords import ENGLISH, STOPWORDS
 
 MAX_WORD_CHARS = 64
 """What of a word is looked at; nothing longer is a word."""
@@ -37,7 +37,7 @@ _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\U00020000-\U0003ffff]+"
 )
 _DATE = re.compile(r"(?<!\d)(\d{4})-(0[1-9]|1[0-2])-(\d\d)(?!\d)")
-_MONTHS = (
+MONTHS = (
     *("january", "february", "march", "april", "may", "june"),
     *("july", "august", "september", "october", "november", "december"),
 )
@@ -85,7 +85,7 @@ def _folded(text: str) -> str:
 
 def _as_written(date: re.Match[str]) -> str:
     """2026-03-05 as 5 March 2026."""
-    return f"{int(date[3])} {_MONTHS[int(date[2]) - 1]} {date[1]} "
+    return f"{int(date[3])} {MONTHS[int(date[2]) - 1]} {date[1]} "
 
 
 def _pieces(word: str, run: str) -> list[str]:
@@ -96,7 +96,13 @@ def _pieces(word: str, run: str) -> list[str]:
 def count_words(text: str) -> Counter[int]:
     """How often each word that means something occurs; if none does, those that mean nothing count."""
     found = Counter(split(text))
-    return _numbered({word: count for word, count in found.items() if word not in STOPWORDS} or found)
+    return _numbered({word: count for word, count in found.items() if word not in ENGLISH} or found)
+
+
+def asked_words(text: str) -> list[int]:
+    """What a question looks for: its words without those that mean nothing, in whatever language, if any are left."""
+    told = [word for word in dict.fromkeys(split(text)) if word not in STOPWORDS]
+    return list(dict.fromkeys(map(number, told))) or list(count_words(text))
 
 
 def count_beginnings(text: str) -> Counter[int]:
@@ -109,8 +115,9 @@ def count_beginnings(text: str) -> Counter[int]:
     for word, count in Counter(split(text)).items():
         if len(word) > BEGINNING_CHARS and word not in STOPWORDS:
             counts[-number(f"{word[:BEGINNING_CHARS]}-")] += count
-            if len(word) >= COMPOUND_CHARS and word.isascii() and len(root(word)) >= COMPOUND_CHARS:
-                counts[ending(number(word))] += count
+            is_compound = len(word) >= COMPOUND_CHARS and word.isascii() and len(root(word)) >= COMPOUND_CHARS
+            if is_compound and (end := ending(number(word))):
+                counts[end] += count
     return counts
 
 

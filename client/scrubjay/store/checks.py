@@ -56,6 +56,11 @@ _CHECKS = (
         WHERE d.drawer IS NULL""",
     ),
     (
+        "the vector of the note {1} in {0!r} is lost; `scrubjay reindex` makes it anew",
+        """SELECT v.namespace, v.note FROM note_vectors v LEFT JOIN drawers d ON d.drawer = v.drawer AND d.is_free = 0
+        WHERE d.drawer IS NULL""",
+    ),
+    (
         "{1} things lie in the drawer {0}, which is for one",
         """SELECT drawer, count(*) FROM (SELECT drawer FROM notes UNION ALL SELECT drawer FROM note_vectors)
         GROUP BY drawer HAVING count(*) > 1""",

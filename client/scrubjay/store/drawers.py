@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .operation import Many, Steps
+from .operation import LONG_WRITE, Context, Many, Steps, operation
 
 GRAIN = 32
 """Sizes are multiples of it, so that more of what comes fits what is free."""
@@ -22,8 +22,7 @@ _FREE = "SELECT drawer, size FROM drawers WHERE is_free = 1 AND size BETWEEN ? A
 _ADD = "INSERT INTO drawers (is_free, size, held) VALUES (0, ?, ?) RETURNING drawer"
 _FILL = "UPDATE drawers SET is_free = 0, held = ? WHERE drawer = ?"
 _ERASE = "UPDATE drawers SET is_free = 1, held = zeroblob(size) WHERE drawer"
-DROP_FREE = "DELETE FROM drawers WHERE is_free = 1"
-"""Only before the whole file is written anew: what remains is moved."""
+_DEFINITIONS = "SELECT sql FROM sqlite_master WHERE tbl_name = 'drawers' ORDER BY type DESC"
 
 
 def keep(data: bytes) -> Steps[int]:
@@ -40,7 +39,8 @@ def keep(data: bytes) -> Steps[int]:
 
 def replace(drawer: int, data: bytes) -> Steps[int]:
     """Store data in the place of what was there, or elsewhere if that does not fit; where."""
-    ((size,),) = yield "SELECT size FROM drawers WHERE drawer = ?", (drawer,)
+    sizes = yield "SELECT size FROM drawers WHERE drawer = ?", (drawer,)
+    size = sizes[0][0] if sizes else 0
     if not _size(data) <= size <= _size(data) * MOST_SPARE:
         yield from erase([drawer])
         return (yield from keep(data))
@@ -55,6 +55,18 @@ def erase(drawers: Iterable[int]) -> Steps[None]:
 def erase_all(table: str, namespace: str) -> Steps[None]:
     """All drawers that a table has for a namespace."""
     yield f"{_ERASE} IN (SELECT drawer FROM {table} WHERE namespace = ?)", (namespace,)  # noqa: S608
+
+
+@operation(LONG_WRITE)
+def renew(_context: Context) -> Steps[None]:
+    """Leave out what is free: into a table of its own, because a row that goes would move those beside it."""
+    definitions = yield _DEFINITIONS, ()
+    yield "ALTER TABLE drawers RENAME TO drawers_before", ()
+    yield "DROP INDEX drawers_free", ()
+    for (definition,) in definitions:
+        yield definition, ()
+    yield "INSERT INTO drawers SELECT * FROM drawers_before WHERE is_free = 0 ORDER BY drawer", ()
+    yield "DROP TABLE drawers_before", ()
 
 
 def data_of(held: bytes) -> bytes:

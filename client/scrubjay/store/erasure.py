@@ -203,7 +203,7 @@ def _pieces_of(connection: Connection, namespace: str) -> Iterator[bytes]:
         if has_drawers:
             held = f'SELECT held FROM "{table}" JOIN drawers USING (drawer) WHERE namespace = ?'  # noqa: S608
             for (text,) in connection.execute(held, (namespace,)):
-                yield from _cut(text)
+                yield from _cut(drawers.data_of(text))
 
 
 def _texts(row: tuple[Any, ...]) -> Iterator[bytes]:

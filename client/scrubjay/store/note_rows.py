@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scrubjay.errors import Unavailable
-from scrubjay.recall.words import count_beginnings, count_words, number, only_asks, split
+from scrubjay.recall.words import MONTHS, count_beginnings, count_words, number, only_asks, split
 from scrubjay.records import Note, to_time
 from scrubjay.values import byte_size, decode, encode, to_text
 
@@ -31,20 +31,6 @@ MAX_SPEAKER_CHARS = 200
 MAX_ASKING_CHARS = 1000
 """What is longer does not only ask."""
 _SPEAKER = re.compile(r"\s*(?:[\[(][^\])]{0,60}[\])]\s*)?([^\W\d_][\w .'’-]{0,40}?)\s*:\s")
-_MONTHS = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-]
 _SPEAKER_FIELDS = ("speaker", "sender", "name", "role")
 _COUNT = struct.Struct(">I")
 _DAMAGED = "a note is damaged; run `scrubjay doctor`, restore a backup"
@@ -52,8 +38,8 @@ _DAMAGED = "a note is damaged; run `scrubjay doctor`, restore a backup"
 SOURCE = "notes n JOIN drawers d USING (drawer)"
 COLUMNS = "id, held, pinned, times, created_at, updated_at, expires_at, bytes, drawer"
 """What is needed to read one."""
-LEAVING = "id, bytes, drawer, held"
-"""What is needed to erase one."""
+LEAVING = "n.id, n.bytes, n.drawer, d.held FROM notes n LEFT JOIN drawers d ON d.drawer = n.drawer"
+"""What is needed to erase one, be it damaged."""
 KEPT = (
     *("drawer", "digest", "type", "session", "speaker", "tags", "asks"),
     *("pinned", "times", "bytes", "created_at", "updated_at", "expires_at"),
@@ -88,7 +74,7 @@ class Row(NamedTuple):
         said = cipher.open_bytes(sealed, note_place(namespace, id_))
         try:
             content, type_, tags, session, metadata = decode(said.decode())
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise Unavailable(_DAMAGED) from error
         return cls(id_, content, type_, tags, session, metadata, *known, words)  # type: ignore[call-arg]
 
@@ -146,7 +132,7 @@ class Row(NamedTuple):
     def count_words(self) -> Counter[int]:
         """What it is found by: its text, tags, type, the texts in its metadata, and the day it was written."""
         made = to_time(self.created_at)
-        day = f"{made.day} {_MONTHS[made.month - 1]} {made.year}"
+        day = f"{made.day} {MONTHS[made.month - 1]} {made.year}"
         labels = " ".join([*self.tags, self.type or "", *_texts(self.metadata), day])
         counts = count_words(self.content)
         for more in (count_words(labels), count_beginnings(f"{self.content} {labels}")):
@@ -185,7 +171,10 @@ def erase_note(account: Account, verb: str, leaving: Sequence[Any]) -> Steps[Non
     """Remove a note, of which LEAVING was read, its words and its vector; the caller saves the account."""
     id_, size, drawer, held = leaving
     at = (account.namespace, id_)
-    yield from remove_words(*at, _unpack(held)[1])
+    try:
+        yield from remove_words(*at, _unpack(held)[1])
+    except Unavailable:
+        yield "DELETE FROM note_words WHERE namespace = ? AND note = ?", at
     vectors = yield "DELETE FROM note_vectors WHERE namespace = ? AND note = ? RETURNING drawer", at
     yield "DELETE FROM notes WHERE namespace = ? AND id = ?", at
     yield from drawers.erase([drawer, *(vector for (vector,) in vectors)])
@@ -200,9 +189,9 @@ def remove_words(namespace: str, note: int, words: Iterable[int]) -> Steps[None]
     )
 
 
-def _unpack(held: bytes) -> tuple[bytes, tuple[int, ...]]:
+def _unpack(held: bytes | None) -> tuple[bytes, tuple[int, ...]]:
     """What was said, and the words."""
-    data = drawers.data_of(held)
+    data = drawers.data_of(held or b"")
     try:
         (count,) = _COUNT.unpack(data[-_COUNT.size :])
         words = data[-_COUNT.size - 8 * count : -_COUNT.size]

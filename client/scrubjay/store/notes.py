@@ -29,7 +29,7 @@ from scrubjay.recall.ranking import (
     rank,
     weight,
 )
-from scrubjay.recall.words import count_beginnings, count_words
+from scrubjay.recall.words import asked_words, count_beginnings
 from scrubjay.records import Note, to_time
 from scrubjay.values import decode, encode
 
@@ -59,7 +59,7 @@ SCANNED = 4
 _FIND = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.digest = ?"  # noqa: S608
 _READ = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"  # noqa: S608
 _SAME = "SELECT 1 FROM notes WHERE namespace = ?1 AND (id = ?2 OR digest = ?3)"
-_LEAVING = f"SELECT n.expires_at, {LEAVING} FROM {SOURCE} WHERE n.namespace = ? AND n.id = ?"  # noqa: S608
+_LEAVING = f"SELECT n.expires_at, {LEAVING} WHERE n.namespace = ? AND n.id = ?"
 _INSERT = f"""INSERT INTO notes (namespace, id, {", ".join(KEPT)})
 VALUES ({", ".join("?" * (len(KEPT) + 2))})"""  # noqa: S608
 _UPDATE = f"UPDATE notes SET {' = ?, '.join(KEPT)} = ? WHERE namespace = ? AND id = ?"  # noqa: S608
@@ -187,7 +187,11 @@ def list_sessions(context: Context, namespace: str) -> Steps[list[Session]]:
     )
     texts = yield Long(_READ, (namespace, json.dumps([row[0] for row in rows])))
     named = {row[0]: Row.read(context.cipher, namespace, row).session or "" for row in texts}
-    found = [Session(named[note], count, to_time(first), to_time(last)) for note, count, first, last in rows]
+    found = [
+        Session(named[note], count, to_time(first), to_time(last))
+        for note, count, first, last in rows
+        if note in named  # else it is damaged
+    ]
     return sorted(sorted(found), key=lambda session: session.updated_at, reverse=True)
 
 
@@ -223,7 +227,7 @@ def recall(
     texts = yield Long(_READ, (namespace, json.dumps(list(scores))))
     best_rows = [Row.read(context.cipher, namespace, row) for row in texts]
     notes = {row.id: row.to_note(round(scores[row.id], 6)) for row in best_rows}
-    return [notes[id_] for id_ in scores]
+    return [notes[id_] for id_ in scores if id_ in notes]
 
 
 def _insert(context: Context, account: Account, draft: Draft) -> Steps[Row]:
@@ -285,11 +289,12 @@ def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> St
     return (yield from change_note(context.cipher, account.namespace, found, row))
 
 
-def change_note(cipher: Cipher, namespace: str, found: Row, row: Row) -> Steps[Row]:
+def change_note(cipher: Cipher, namespace: str, found: Row, row: Row, *, is_sealed_anew: bool = False) -> Steps[Row]:
     """Store a note in the place of what was found there; it is the same, with other labels or under another cipher."""
     counts = row.hidden_words(cipher)
     row = row._replace(words=tuple(sorted(counts)))
-    if (row.type, row.tags, row.metadata, row.words) != (found.type, found.tags, found.metadata, found.words):
+    is_same = (row.type, row.tags, row.metadata, row.words) == (found.type, found.tags, found.metadata, found.words)
+    if is_sealed_anew or not is_same:
         row = row._replace(drawer=(yield from drawers.replace(row.drawer, row.pack(cipher, namespace))))
         yield from remove_words(namespace, row.id, found.words)
         yield from add_words(namespace, row.id, counts)
@@ -321,7 +326,7 @@ def clear_notes_into(account: Account, now: int) -> Steps[int]:
 
 def _weigh(cipher: Cipher, namespace: str, query: str) -> Steps[tuple[Sought, dict[int, int], int]]:
     """What each word of a question says; how many notes have it, the most telling first; how many may be read."""
-    words = [*count_words(query), *count_beginnings(query)][: 4 * MAX_QUERY_WORDS]
+    words = [*asked_words(query), *count_beginnings(query)][: 4 * MAX_QUERY_WORDS]
     instead = _synonyms(words)
     hidden = cipher.hide([*words, *instead])
     words, instead = [hidden[word] for word in words], {hidden[other]: hidden[word] for other, word in instead.items()}

@@ -218,7 +218,7 @@ def sweep_into(account: Account, now: int) -> Steps[None]:
     for key, version, size, length in expired:
         yield from drop(account, "expire", key, version, size, length)
     old = yield (
-        f"SELECT {note_rows.LEAVING} FROM {note_rows.SOURCE} WHERE +n.namespace = ? AND n.expires_at <= ?",  # noqa: S608
+        f"SELECT {note_rows.LEAVING} WHERE +n.namespace = ? AND n.expires_at <= ?",
         (account.namespace, now),
     )
     for leaving in old:
@@ -249,7 +249,7 @@ def sweep(context: Context, audit_days: int, audit_rows: int) -> Steps[bool]:
         (context.now, SWEEP_BATCH),
     )
     notes = yield (
-        f"SELECT n.namespace, {note_rows.LEAVING} FROM {note_rows.SOURCE} WHERE n.expires_at <= ? LIMIT ?",  # noqa: S608
+        f"SELECT n.namespace, {note_rows.LEAVING} WHERE n.expires_at <= ? LIMIT ?",
         (context.now, SWEEP_BATCH),
     )
     accounts: dict[str, Account] = {}

@@ -182,7 +182,7 @@ class _Salvage:
         self._save()
         if not self._tables:
             raise Unavailable("nothing of Scrubjay's was found in it; is it the right file? a backup may help")
-        saved = self._store.run(count_rows(sorted(self._tables)))
+        saved = self._store.run(count_rows(sorted(self._tables - {FIRST})))
         missing = self._store.run(settle())
         if pages.cut_off:
             missing.append(f"the file is cut off: {pages.cut_off} of its pages are not there")

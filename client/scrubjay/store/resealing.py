@@ -54,7 +54,7 @@ def _reseal_notes(before: Cipher, cipher: Cipher) -> Steps[None]:
     while rows := (yield _NOTES, (*last, CHUNK)):
         for namespace, *columns in rows:
             row = Row.read(before, namespace, columns)
-            yield from change_note(cipher, namespace, row, row)
+            yield from change_note(cipher, namespace, row, row, is_sealed_anew=True)
         last = rows[-1][:2]
     last = ("", -1)
     while rows := (yield _VECTORS, (*last, CHUNK)):

@@ -1,4 +1,4 @@
-"""The tables. MIGRATIONS is append only: a file's version is how many of them it has seen.
+"""The tables. From the first release on MIGRATIONS is append only: a file's version is how many of them it has seen.
 
 Every primary key of what users store starts with the namespace, so that the same schema can be sharded by it.
 WITHOUT ROWID keeps a row in its primary key's tree: one lookup to read, one page to write.
@@ -114,12 +114,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             length INTEGER NOT NULL,
             PRIMARY KEY (namespace, word, note)
         ) WITHOUT ROWID""",
-        # One vector a note, in a drawer: what the model named makes of it, as float16.
+        # One vector a note, in a drawer: what the model named makes of it, as float16. mark is a number that
+        # no other has had, so that whoever keeps vectors in memory knows whether they are still the same.
         """CREATE TABLE note_vectors (
             namespace TEXT NOT NULL,
             note INTEGER NOT NULL,
             model TEXT NOT NULL,
             drawer INTEGER NOT NULL,
+            mark INTEGER NOT NULL,
             PRIMARY KEY (namespace, note)
         ) WITHOUT ROWID""",
     ),

@@ -47,7 +47,9 @@ CHECKPOINT_PAGES = 4000
 CACHE_KIB = 8000
 """What a connection keeps of the file; with SQLite's own 2 MB, a recall among 100,000 notes takes twice as long."""
 FOLD_MILLISECONDS = 100
-"""How long an erasure waits for readers who still need the log."""
+"""How long an erasure waits for others who still need the log."""
+FOLD_AGAIN_SECONDS = 1.0
+"""When it is tried again, in the background."""
 SYNCHRONOUS = {"full": "FULL", "fast": "NORMAL"}
 """full: acknowledged is on disk. fast: a power cut may take the last moments, and never the file."""
 
@@ -127,6 +129,7 @@ class SqliteStore(Forkable):
         self._opened: set[sqlite3.Connection] = set()
         self._held: list[Any] = []
         self._forking = False
+        self._fold_is_due = False
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation in a transaction of its kind and return what it returns."""
@@ -176,10 +179,12 @@ class SqliteStore(Forkable):
                 self.commit([job])
 
     def _leave(self, connection: sqlite3.Connection, done: Iterable[Job[Any]]) -> None:
-        roll_back(connection)
-        if any(job.operation.mode is ERASE for job in done):
-            self._fold_log(connection)
-        self.put_back(connection)
+        try:
+            roll_back(connection)
+            if any(job.operation.mode is ERASE for job in done):
+                self._fold_now_or_later(connection)
+        finally:
+            self.put_back(connection)
 
     def context(self) -> Context:
         return Context(int(self._clock() * 1000), self.quota, self._cipher, self._records)
@@ -281,6 +286,9 @@ class SqliteStore(Forkable):
             with contextlib.suppress(ValueError):
                 self._jobs.remove(job)
             raise
+        if operation.mode is ERASE:
+            with self._writing:  # whoever led the batch is emptying the log
+                pass
         if self._clock() - self._swept_at > SWEEP_SECONDS:
             with contextlib.suppress(ScrubjayError):  # the next round does it; this write is done
                 self.sweep()
@@ -326,13 +334,15 @@ class SqliteStore(Forkable):
         """
         connection = self.connect(patience=BUSY_SECONDS)  # a server's own patience is too short for this
         try:
-            connection.execute(drawers.DROP_FREE)
+            connection.execute("BEGIN IMMEDIATE")
+            steps_through(connection, drawers.renew(), self.context())
+            connection.execute("COMMIT")
             connection.execute("VACUUM")
             (blocked, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
-            # Dropping drawers has moved others, whose copies only VACUUM ends.
-            raise Unavailable(f"{self.explained(error)}; nothing is lost, but run `scrubjay compact` again") from error
+            raise self.explained(error) from error
         finally:
+            roll_back(connection)
             self.put_back(connection)
         if blocked:
             raise Unavailable(
@@ -356,7 +366,7 @@ class SqliteStore(Forkable):
             connection.execute("PRAGMA journal_mode = DELETE")
             connection.execute("BEGIN EXCLUSIVE")
             steps_through(connection, reseal(ring, cipher), self.context())
-            connection.execute(drawers.DROP_FREE)
+            steps_through(connection, drawers.renew(), self.context())
             connection.execute("COMMIT")
             connection.execute("VACUUM")  # pages that are free now hold what was there before
             connection.execute("PRAGMA journal_mode = WAL")
@@ -379,22 +389,41 @@ class SqliteStore(Forkable):
             pass
         connection = self.take()
         try:
-            self._fold_log(connection)
+            self._fold_now_or_later(connection)
         finally:
             self.put_back(connection)
 
-    def _fold_log(self, connection: sqlite3.Connection) -> None:
+    def _fold_now_or_later(self, connection: sqlite3.Connection) -> None:
+        if not self._fold_log(connection) and not self._fold_is_due:
+            self._fold_is_due = True
+            threading.Thread(target=self._keep_folding, name="scrubjay-log", daemon=True).start()
+
+    def _fold_log(self, connection: sqlite3.Connection) -> bool:
         """Bring the log into the file and empty it: pages from before an erasure lie in it.
 
-        Whoever reads for long keeps it as it is; then the next sweep ends it.
+        Whoever is reading or writing keeps it as it is; then False.
         """
         try:
-            connection.execute(f"PRAGMA busy_timeout = {FOLD_MILLISECONDS}")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        except sqlite3.Error:
-            pass  # nothing is lost: what was committed is in the log
+            connection.execute(f"PRAGMA busy_timeout = {0 if self._fold_is_due else FOLD_MILLISECONDS}")
+            (blocked, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error:  # nothing is lost: what was committed is in the log
+            return False
         finally:
             connection.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
+        return not blocked
+
+    def _keep_folding(self) -> None:
+        """Fold the log as soon as nobody needs it any more."""
+        is_folded = False
+        while not is_folded and not self._closed:
+            time.sleep(FOLD_AGAIN_SECONDS)
+            with contextlib.suppress(ScrubjayError):  # the store may have been closed just now
+                connection = self.take()
+                try:
+                    is_folded = self._fold_log(connection)
+                finally:
+                    self.put_back(connection)
+        self._fold_is_due = False
 
     def attempt(self, connection: sqlite3.Connection, jobs: list[Job[Any]], most_rows: float = math.inf) -> bool:
         """Run jobs in the open transaction; False when one spoilt it by being refused after it had written."""

@@ -21,7 +21,7 @@ from scrubjay.values import byte_size, decode_body, encode
 from .items import clear_into
 from .note_rows import COLUMNS, SOURCE, Row
 from .notes import clear_notes_into, keep_note
-from .operation import LONG_WRITE, SNAPSHOT, Context, Long, Many, Steps, operation
+from .operation import ERASE, SNAPSHOT, Context, Long, Many, Steps, operation
 from .quotas import Account, open_account
 from .sealing import item_place
 
@@ -251,7 +251,7 @@ def _at_line(number: int) -> Iterator[None]:
         raise type(error)(f"line {number}: {error}") from None
 
 
-@operation(LONG_WRITE)
+@operation(ERASE)
 def import_namespace(
     context: Context,
     namespace: str,

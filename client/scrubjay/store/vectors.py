@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from . import drawers
 from .note_rows import COLUMNS, SOURCE, Row, hide_words
-from .operation import LONG_WRITE, SNAPSHOT, Context, Long, Steps, operation
+from .operation import LONG_WRITE, SNAPSHOT, Context, Long, Rows, Steps, operation
 from .sealing import Cipher, note_place
 
 Stamp = tuple[int, int]
 """How many vectors there are, and a sum that tells whether they are the same ones."""
-_STAMP = "SELECT count(*), coalesce(sum(note & 0xffffffff), 0) FROM note_vectors WHERE namespace = ? AND model = ?"
-_VECTORS = """SELECT v.note, n.speaker, d.held FROM note_vectors v JOIN drawers d ON d.drawer = v.drawer
-JOIN notes n ON n.namespace = v.namespace AND n.id = v.note
+_STAMP = "SELECT count(*), coalesce(sum(mark & 0xffffffff), 0) FROM note_vectors WHERE namespace = ? AND model = ?"
+_MARKS = "SELECT mark, note FROM note_vectors WHERE namespace = ? AND model = ?"
+_VECTORS = """SELECT v.mark, v.note, d.held FROM note_vectors v JOIN drawers d ON d.drawer = v.drawer AND d.is_free = 0
 WHERE v.namespace = ? AND v.note IN (SELECT value FROM json_each(?))"""
+_SPEAKERS = "SELECT DISTINCT speaker FROM notes WHERE namespace = ?"
 
 
 @operation(SNAPSHOT)
@@ -40,8 +42,7 @@ def read_texts(context: Context, namespace: str, ids: Sequence[int], model: str)
         (namespace, json.dumps(ids), model),
     )
     notes = [Row.read(context.cipher, namespace, row) for row in rows]
-    names = yield Long("SELECT DISTINCT speaker FROM notes WHERE namespace = ?", (namespace,))
-    people = _people(speaker for (speaker,) in names)
+    people = _people((yield Long(_SPEAKERS, (namespace,))))
     return [(note.id, without_names(context.cipher, note.content, people)) for note in notes]
 
 
@@ -56,8 +57,8 @@ def add_vectors(context: Context, namespace: str, model: str, vectors: Sequence[
         known = yield "SELECT drawer FROM note_vectors WHERE namespace = ? AND note = ?", at
         drawer = yield from (drawers.replace(known[0][0], data) if known else drawers.keep(data))
         yield (
-            "INSERT OR REPLACE INTO note_vectors (namespace, note, model, drawer) VALUES (?, ?, ?, ?)",
-            (*at, model, drawer),
+            "INSERT OR REPLACE INTO note_vectors (namespace, note, model, drawer, mark) VALUES (?, ?, ?, ?, ?)",
+            (*at, model, drawer, int.from_bytes(os.urandom(7))),
         )
 
 
@@ -66,28 +67,28 @@ class Changes(NamedTuple):
 
     stamp: Stamp
     there: list[int]
-    """All notes that have one."""
-    new: list[tuple[int, bytes]]
-    """The vectors of those that were not known."""
+    """The marks of all that are there."""
+    new: list[tuple[int, int, bytes]]
+    """Those that were not known: mark, note and vector."""
     people: set[int]
-    """The words of the names of those who said them."""
+    """The words of the names of all who speak in the namespace."""
 
 
 @operation(SNAPSHOT)
 def read_changes(
-    context: Context, namespace: str, model: str, stamp: Stamp | None, known: Collection[int]
+    context: Context, namespace: str, model: str, stamp: Stamp | None, known: Iterable[int]
 ) -> Steps[Changes | None]:
     """What became of a namespace's vectors since the stamp was read; None if nothing did."""
     at = (namespace, model)
     (now,) = yield Long(_STAMP, at)
     if now == stamp:
         return None
-    there = [note for (note,) in (yield Long("SELECT note FROM note_vectors WHERE namespace = ? AND model = ?", at))]
-    missing = set(there).difference(known)
+    there: dict[int, int] = dict((yield Long(_MARKS, at)))
+    missing = [there[mark] for mark in there.keys() - set(map(int, known))]
     rows = yield Long(_VECTORS, (namespace, json.dumps(sorted(missing))))
     opened = context.cipher.open_bytes
-    new = [(note, opened(drawers.data_of(held), note_place(namespace, note))) for note, _, held in rows]
-    return Changes(now, there, new, _people(speaker for _, speaker, _ in rows))
+    new = [(mark, note, opened(drawers.data_of(held), note_place(namespace, note))) for mark, note, held in rows]
+    return Changes(now, list(there), new, _people((yield Long(_SPEAKERS, (namespace,)))))
 
 
 def without_names(cipher: Cipher, text: str, people: Collection[int]) -> str:
@@ -95,5 +96,5 @@ def without_names(cipher: Cipher, text: str, people: Collection[int]) -> str:
     return " ".join(word for word in text.split() if not any(one in people for one in hide_words(cipher, word))) or text
 
 
-def _people(speakers: Iterable[str | None]) -> set[int]:
-    return {word for speaker in set(speakers) if speaker for word in json.loads(speaker)}
+def _people(speakers: Rows) -> set[int]:
+    return {word for (speaker,) in speakers if speaker for word in json.loads(speaker)}
