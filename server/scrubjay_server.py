@@ -207,7 +207,7 @@ async def remember_note(request: Request, namespace: str, draft: Draft) -> tuple
 async def recall_notes(request: Request, namespace: str, question: Question) -> list[Note]:
     """By words, and by meaning if there is a model."""
     meaning: Meaning | None = request.app.state.meaning
-    similar = await asyncio.to_thread(meaning.similar, namespace, question.query) if meaning else {}
+    similar = await asyncio.to_thread(meaning.similar, namespace, question) if meaning else {}
     return await run(request, notes.recall(namespace, question, similar))
 
 
@@ -1638,6 +1638,8 @@ async def _sweep_forever(store: AioStore) -> None:
     while True:
         with contextlib.suppress(ScrubjayError):  # a busy moment; the next round does it
             await store.sweep()
+        if store.folder:
+            files.remove_left_over(store.folder)
         await asyncio.sleep(SWEEP_SECONDS)
 
 

@@ -134,7 +134,7 @@ class LocalBackend:
         return note
 
     def recall(self, namespace: str, question: Question) -> list[Note]:
-        similar = self._meaning.similar(namespace, question.query) if self._meaning else {}
+        similar = self._meaning.similar(namespace, question) if self._meaning else {}
         return self._store.run(notes.recall(namespace, question, similar))
 
     def forget(self, namespace: str, note_id: str) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .backends import Backend
+from .drafts import RANKINGS
 from .errors import InvalidInput, MissingExtra, ScrubjayError
 from .memory import Memory, open_backend
 from .names import check_namespace, counted
@@ -120,7 +121,12 @@ def remember(arguments: argparse.Namespace) -> int:
     content = sys.stdin.read() if arguments.content == "-" else arguments.content
     with _memory(arguments) as memory:
         note = memory.remember(
-            content, **_filters(arguments), ttl=arguments.ttl, ttl_days=arguments.ttl_days, pinned=arguments.pinned
+            content,
+            **_filters(arguments),
+            ttl=arguments.ttl,
+            ttl_days=arguments.ttl_days,
+            pinned=arguments.pinned,
+            metadata=None if arguments.metadata is None else decode_body(arguments.metadata),
         )
     print(note.id if note else "")
     return 0
@@ -128,7 +134,12 @@ def remember(arguments: argparse.Namespace) -> int:
 
 def recall(arguments: argparse.Namespace) -> int:
     with _memory(arguments) as memory:
-        _show_notes(memory.recall(arguments.query, limit=arguments.n, **_filters(arguments)))
+        asked = {"limit": arguments.n, "threshold": arguments.threshold, "ranking": arguments.ranking}
+        asked |= _filters(arguments)
+        if arguments.context is None:
+            _show_notes(memory.recall(arguments.query, **asked))
+        elif text := memory.inject_context(arguments.query, max_tokens=arguments.context, **asked):
+            print(text)
     return 0
 
 
@@ -642,7 +653,13 @@ def _add_note_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     rememberer.add_argument("--ttl-days", type=checked(parse_seconds), metavar="DAYS", help="days until it expires")
     rememberer.add_argument("--pinned", action="store_true", help="never expires")
     recaller = command("recall", recall, "print the notes that answer best: id, score, text", "namespace", "query")
+    rememberer.add_argument("--metadata", metavar="JSON", help='an object, such as {"speaker": "Sarah"}')
     recaller.add_argument("-n", type=checked(parse_count), default=5, help="how many (default 5)")
+    recaller.add_argument("--threshold", type=float, help="the least score, from 0 to 1")
+    recaller.add_argument("--ranking", choices=RANKINGS, help="by fit, or also by recency and frequency")
+    recaller.add_argument(
+        "--context", type=checked(parse_count), metavar="TOKENS", help="as text for a prompt, so long at most"
+    )
     lister = command("notes", notes, "list notes: id, text", "namespace")
     for parser in (rememberer, recaller, lister):
         parser.add_argument("--type", help="such as decision, preference, fact")

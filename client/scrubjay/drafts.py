@@ -74,6 +74,11 @@ class Question(NamedTuple):
     threshold: float
     ranking: str
 
+    @property
+    def is_open(self) -> bool:
+        """Whether any note may answer."""
+        return not (self.type or self.tags or self.session)
+
     @classmethod
     def check(
         cls,

@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
+from .drafts import Question
 from .errors import Unavailable
 from .forks import Forkable
 from .names import counted
 from .recall.embedding import Embedder, Known, StillLoading, open_embedder
+from .recall.ranking import NEAREST
 from .store import vectors
 from .store.sqlite import SqliteStore
 
@@ -35,6 +37,8 @@ AWAY_SECONDS = 60
 """How long a model that could not be reached is left alone."""
 LOAD_SECONDS = 5.0
 """How long a recall waits for a model that is being loaded or downloaded; then words answer alone."""
+NEAREST_OF_SOME = 1000
+"""Notes that meaning puts forward where only some may answer."""
 MAX_SEEN_BYTES = 256 * 2**20
 """Vectors that are kept in memory, but for those of one namespace that has more: 170,000 of MiniLM's."""
 
@@ -74,8 +78,9 @@ class Meaning(Forkable):
         """Loaded when first asked for, which takes a moment."""
         return open_embedder(self._choice)
 
-    def similar(self, namespace: str, query: str) -> Mapping[int, float]:
+    def similar(self, namespace: str, question: Question) -> Mapping[int, float]:
         """Which notes mean something like the query, and how much; none while the model cannot be reached."""
+        query = question.query
         if not query.strip() or time.monotonic() < self._away_until:
             return {}
         try:
@@ -92,7 +97,7 @@ class Meaning(Forkable):
             _log.warning("recall by words alone for %d s: %s", AWAY_SECONDS, error)
             self._away_until = time.monotonic() + AWAY_SECONDS
             return {}
-        return seen.known.nearest(vector)
+        return seen.known.nearest(vector, NEAREST if question.is_open else NEAREST_OF_SOME)
 
     def _look(self, namespace: str, model: str) -> Seen:
         """All vectors of a namespace; those that were read before are kept in memory, as long as there is room."""

@@ -27,6 +27,7 @@ class Watch:
         self._prefix = prefix
         self._timeout = math.inf if timeout is None else timeout
         self._ends_at = time.monotonic() + self._timeout
+        self._has_looked = False
         self.first, self._cursor = backend().changes(namespace, prefix, after, 0)
 
     def __iter__(self) -> Iterator[Change]:
@@ -47,9 +48,12 @@ class Watch:
         except Unavailable:  # a server that is being started anew; the cursor knows where to go on
             time.sleep(min(wait, ASK_AGAIN))
             return []
-        except QuotaExceeded as error:  # too many ask at once; whoever has begun to watch waits for a place
-            time.sleep(min(wait, error.retry_after or ASK_AGAIN))
+        except QuotaExceeded as error:
+            if not self._has_looked:
+                raise
+            time.sleep(min(wait, error.retry_after or ASK_AGAIN))  # somebody took the place between two looks
             return []
+        self._has_looked = True
         if found:
             self._ends_at = time.monotonic() + self._timeout
         return found

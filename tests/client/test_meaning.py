@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from harness import clean_environment, fresh_name, serving
 from scrubjay import InvalidInput, Memory, MissingExtra, Unavailable, meaning
-from scrubjay.drafts import Draft
+from scrubjay.drafts import Draft, Question
 from scrubjay.meaning import Meaning
 from scrubjay.recall import embedding
 from scrubjay.recall.embedding import Known, open_embedder
@@ -46,7 +46,8 @@ class Service(BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.seen += asked["input"]
-        data = [{"index": i, "embedding": concept_vector(text)} for i, text in enumerate(asked["input"])]
+        made = getattr(self.server, "made", [concept_vector(text) for text in asked["input"]])
+        data = [{"index": i, "embedding": vector} for i, vector in enumerate(made)]
         body = json.dumps({"data": data[::-1]}).encode()
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(body)))
@@ -334,10 +335,10 @@ def test_nearest_knows_the_nearest():
         return np.array(vector, np.float16).tobytes()
 
     known = Known().changed([7, 8, 9], [(7, 1, packed(1, 0)), (8, 2, packed(0.8, 0.6)), (9, 3, packed(0, 1))])
-    assert list(known.nearest(packed(1, 0))) == [1, 2]
-    assert list(known.changed([8, 9, 5], [(5, 4, packed(0.6, 0.8))]).nearest(packed(1, 0))) == [2, 4]
+    assert list(known.nearest(packed(1, 0), 50)) == [1, 2]
+    assert list(known.changed([8, 9, 5], [(5, 4, packed(0.6, 0.8))]).nearest(packed(1, 0), 50)) == [2, 4]
     assert not known.changed([], [])
-    assert max(known.nearest(packed(1.001, 0)).values()) == 1.0
+    assert max(known.nearest(packed(1.001, 0), 50).values()) == 1.0
 
 
 def test_what_is_kept_in_memory_is_always_what_is_in_the_file(service, tmp_path, monkeypatch):
@@ -361,13 +362,46 @@ def test_what_is_kept_in_memory_is_always_what_is_in_the_file(service, tmp_path,
             store.run(transfer.import_namespace(namespace, tmp_path / "export", True))
         list(writer.reindex())
         for asked in ("elephant", "a hound to elect", "what did ana elect"):
-            fresh = Meaning(store, service.choice).similar(namespace, asked)
-            assert keeper.similar(namespace, asked) == pytest.approx(fresh)
+            fresh = Meaning(store, service.choice).similar(namespace, Question.check(asked))
+            assert keeper.similar(namespace, Question.check(asked)) == pytest.approx(fresh)
             assert set(fresh) <= {int(note.id) for note in store.run(notes.list_notes(namespace))}
     for i in range(50):
-        keeper.similar(f"nowhere {i}", "elephant")
+        keeper.similar(f"nowhere {i}", Question.check("elephant"))
     assert len(keeper._seen) <= 2
     store.close()
+
+
+def test_meaning_finds_the_one_that_may_answer_among_many_that_may_not(service, tmp_path):
+    store = SqliteStore(tmp_path / "db")
+    wanted = store.run(notes.remember("ns", Draft.check("Decided on PostgreSQL", tags=["alice"])))[0]
+    for i in range(80):
+        store.run(notes.remember("ns", Draft.check(f"Decided on MongoDB {i}", tags=["bob"])))
+    understood = Meaning(store, service.choice)
+    list(understood.reindex())
+    asked = Question.check("which elephant did we elect?", tags=["alice"])
+    assert [note.id for note in store.run(notes.recall("ns", asked, understood.similar("ns", asked)))] == [wanted.id]
+    store.close()
+
+
+def test_a_model_that_changes_its_size_is_compared_with_nothing_of_before(service, tmp_path):
+    store = SqliteStore(tmp_path / "db")
+    old, new = (int(store.run(notes.remember("ns", Draft.check(text)))[0].id) for text in ("a cat", "a dog"))
+    understood = Meaning(store, service.choice)
+    store.run(vectors.add_vectors("ns", "concepts", [(old, b"12" * 5)]))
+    assert understood.similar("ns", Question.check("hound")) == {}
+    store.run(vectors.add_vectors("ns", "concepts", [(new, np.array([0, 0, 1], np.float16).tobytes())]))
+    assert list(understood.similar("ns", Question.check("hound"))) == [new]
+    assert contents(
+        store.run(notes.recall("ns", Question.check("cat"), understood.similar("ns", Question.check("cat"))))
+    )
+    store.close()
+
+
+@pytest.mark.parametrize("vectors_", [[], [[]], [[1.0], [2.0]]])
+def test_an_answer_of_another_length_is_told(service, monkeypatch, vectors_):
+    monkeypatch.setattr(service, "made", vectors_, raising=False)
+    with pytest.raises(Unavailable, match="SCRUBJAY_EMBEDDER"):
+        open_embedder(service.choice).embed(["hound"])
 
 
 def test_the_model_sees_no_names_and_never_nothing(tmp_path):

@@ -283,11 +283,15 @@ def test_the_commands(open_memory):
     made = scrubjay("remember", namespace, "Decided on PostgreSQL", *words, *where)
     assert (made.returncode, made.stderr) == (0, "")
     scrubjay("remember", namespace, "-", *where, input="from stdin\n")
+    scrubjay("remember", namespace, "it rains", "--metadata", '{"speaker": "Zoe"}', *where)
+    assert scrubjay("recall", namespace, "zoe", "--ranking", "confidence", *where).stdout.endswith("it rains\n")
+    assert scrubjay("recall", namespace, "postgresql?", "--threshold", "1", *where).stdout == ""
+    assert scrubjay("recall", namespace, "zoe", "--context", "100", *where).stdout.startswith(HEADING)
     asked = scrubjay("recall", namespace, "postgresql?", "-n", "1", "--tag", "db", *where)
     note_id, score, text = asked.stdout.rstrip("\n").split("  ")
     assert (note_id, text) == (made.stdout.strip(), "Decided on PostgreSQL")
     assert 0 < float(score) <= 1
-    assert scrubjay("notes", namespace, *where).stdout.count("\n") == 2
+    assert scrubjay("notes", namespace, *where).stdout.count("\n") == 3
     assert scrubjay("forget", namespace, note_id, *where).returncode == 0
     again = scrubjay("forget", namespace, note_id, *where)
     assert again.returncode == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sqlite3
 import stat
@@ -45,6 +46,16 @@ def read(path: Path) -> dict[str, str]:
     assert store.find_faults() == []
     store.close()
     return found
+
+
+def test_what_a_killed_import_left_is_deleted_once_it_is_old(tmp_path):
+    old, young, other = (tmp_path / name for name in (".scrubjay-import-a", ".scrubjay-import-b", "mine"))
+    for path in (old, young, other):
+        path.write_text("secret")
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    files.remove_left_over(tmp_path)
+    assert [path.exists() for path in (old, young, other)] == [False, True, True]
 
 
 def test_a_backup_is_one_file_for_its_user_alone_and_as_it_was(tmp_path):

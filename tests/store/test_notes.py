@@ -22,6 +22,7 @@ from scrubjay.recall.synonyms import _GROUPS, _KINDS
 from scrubjay.recall.words import count_words, number, only_asks, split
 from scrubjay.store import checks, items, notes, quotas, vectors
 from scrubjay.store.operation import Quota
+from scrubjay.store.sqlite import Job
 
 DAY = 86_400
 
@@ -274,6 +275,22 @@ def test_what_means_nothing_in_another_language_is_still_found_by_its_name(drive
     remember(driver, "nothing of the kind")
     for query in (name, f"where is the {name}?"):
         assert contents(recall(driver, query)) == [f"our {name} is in the cellar"]
+
+
+@pytest.mark.parametrize("which", [{"tags": ["alice"]}, {"session": "alice"}, {"type": "alice"}, {}])
+def test_many_that_may_not_answer_do_not_hide_the_one_that_may(open_driver, which):
+    """More of them than rows of the index are read: by their labels, or because they are over."""
+    clock = Clock()
+    driver = open_driver(clock=clock)
+    remember(driver, "Alice prefers tea", **which)
+    drafts = [
+        Draft.check(f"User {i} prefers coffee", type="other", tags=["b"], session="b", ttl=60) for i in range(1_100)
+    ]
+    driver.store.commit([Job(notes.remember("ns", draft)) for draft in drafts])
+    clock.now += 61 if not which else 0
+    assert contents(recall(driver, "what does she prefer?", **which)) == ["Alice prefers tea"]
+    if which:
+        assert len(recall(driver, "what does she prefer?", session="b", limit=20)) == 20
 
 
 def test_no_word_is_ever_in_the_index(driver):

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from scrubjay.errors import MissingExtra, ScrubjayError, Unavailable
 from scrubjay.forks import Forkable
 
-NEAREST = 50
-"""Notes that meaning alone may put forward."""
 MIN_SIMILARITY = 0.25
 """Below this cosine, texts have nothing to do with each other."""
 HTTP_SECONDS = 30.0
+ASK_SECONDS = 4.0
+"""How long a service may take for one text: whoever recalls waits for it, a client of a server 5 s in all."""
 HUB_SECONDS = 3.0
 """How long the hub may take to say whether it has a model."""
 
@@ -162,13 +162,16 @@ class HttpEmbedder:
                 f"{self._url.rstrip('/')}/embeddings",
                 data=json.dumps({"model": self.name, "input": list(texts)}),
                 headers={"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})},
-                timeout=HTTP_SECONDS,
+                timeout=ASK_SECONDS if len(texts) == 1 else HTTP_SECONDS,
             )
             answer.raise_for_status()
             found = sorted(answer.json()["data"], key=lambda each: each["index"])
-            return [_packed(each["embedding"]) for each in found]
+            vectors = [_packed(each["embedding"]) for each in found]
         except (requests.RequestException, KeyError, TypeError, ValueError) as error:
             raise Unavailable(f"cannot get embeddings from {self._url}: {error}; check SCRUBJAY_EMBEDDER") from error
+        if len(vectors) != len(texts) or not all(vectors):
+            raise Unavailable(f"{self._url} made {len(vectors)} vectors of {len(texts)} texts; check SCRUBJAY_EMBEDDER")
+        return vectors
 
 
 class Known:
@@ -192,7 +195,11 @@ class Known:
         """Those of them whose marks are still there, and new ones: mark, note and vector."""
         import numpy as np  # noqa: PLC0415 - needs the extra
 
+        size = len(new[-1][2]) if new else 0
+        new = [each for each in new if len(each[2]) == size]  # those of before a model changed its size are of no use
         stays = np.isin(np.asarray(self.marks, np.int64), np.asarray(there, np.int64))
+        if new and len(self) and self._matrix.shape[1] * 2 != size:
+            stays[:] = False
         parts = [(self.marks[stays], self._notes[stays], self._matrix[stays])] if stays.any() else []
         if new:
             marks, notes = (np.array([each[column] for each in new], np.int64) for column in (0, 1))
@@ -200,12 +207,15 @@ class Known:
             parts.append((marks, notes, vectors.astype(np.float32)))
         return Known(*map(np.concatenate, zip(*parts, strict=True))) if parts else Known()
 
-    def nearest(self, vector: bytes) -> dict[int, float]:
-        """The cosine of those notes that mean most nearly the same."""
+    def nearest(self, vector: bytes, most: int) -> dict[int, float]:
+        """The cosine of those notes that mean most nearly the same; none where the model has another size by now."""
         import numpy as np  # noqa: PLC0415 - needs the extra
 
-        cosines = self._matrix @ np.frombuffer(vector, np.float16).astype(np.float32)
-        best = np.argsort(-cosines)[:NEAREST]
+        asked = np.frombuffer(vector, np.float16).astype(np.float32)
+        if self._matrix.shape[1] != len(asked):
+            return {}
+        cosines = self._matrix @ asked
+        best = np.argsort(-cosines)[:most]
         return {int(self._notes[i]): min(float(cosines[i]), 1.0) for i in best if cosines[i] >= MIN_SIMILARITY}
 
 

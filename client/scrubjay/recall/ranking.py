@@ -29,6 +29,8 @@ SYNONYM = 0.5
 """What a word counts that may stand for the one asked for; so little that the word itself always says more."""
 WORDS, FITTING = 0.5, 0.2
 """What words count where there is a model, too, and how much more if they fit in full; the meaning counts the rest."""
+NEAREST = 50
+"""Notes that meaning alone may put forward."""
 SATURATION = 0.9
 LENGTH_PENALTY = 0.012
 """BM25 as count / (count + SATURATION + LENGTH_PENALTY × length): its k1 is 1.2, its b .25, at 25 words."""

@@ -25,6 +25,8 @@ COPY_PAGES = 1000
 """Pages that are copied between two reports of progress."""
 RESTORE_PAGES = 8
 """Fewer than the smallest database has, so that a restore always stops once before its end."""
+LEFT_OVER_SECONDS = 3600
+"""How old a file of an import or a restore is that nobody works on any more."""
 _BESIDE = ("-wal", "-shm", "-journal")
 _LOCK_OF_THE_OPEN = 128
 """The byte of the -shm file of which every connection in WAL mode holds a shared lock."""
@@ -251,3 +253,11 @@ def _reporting(progress: Progress) -> Callable[[int, int, int], None]:
         progress(total - remaining, total)
 
     return report
+
+
+def remove_left_over(folder: Path) -> None:
+    """Delete what an import or a restore has left beside the database because it was killed."""
+    for path in folder.glob(".scrubjay-*"):
+        with contextlib.suppress(OSError):
+            if path.is_file() and time.time() - path.stat().st_mtime > LEFT_OVER_SECONDS:
+                path.unlink()

@@ -93,7 +93,7 @@ class Row(NamedTuple):
             hide_label(cipher, self.type),
             hide_label(cipher, self.session),
             json.dumps(speaker) if speaker else None,
-            json.dumps([hide_label(cipher, tag) for tag in self.tags]),
+            "".join(f",{hide_label(cipher, tag)}," for tag in self.tags),
             int(self.session is not None and len(self.content) < MAX_ASKING_CHARS and only_asks(self.content)),
             self.pinned,
             self.times,

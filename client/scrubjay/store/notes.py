@@ -17,6 +17,7 @@ from scrubjay.recall.ranking import (
     BEGINNING,
     LENDING,
     LENGTH_PENALTY,
+    NEAREST,
     SATURATION,
     SYNONYM,
     Beside,
@@ -68,7 +69,7 @@ _COUNT = """SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?
 UNION ALL SELECT value, (SELECT count(*) FROM
 (SELECT 1 FROM note_words WHERE namespace = ?1 AND word = value LIMIT ?2)) FROM json_each(?3)"""
 _POSTINGS = f"""SELECT * FROM (SELECT note, ? * count / (count + {SATURATION} + {LENGTH_PENALTY} * length) AS part
-FROM note_words WHERE namespace = ? AND word = ? ORDER BY note DESC LIMIT ?)"""  # noqa: S608
+FROM note_words w WHERE namespace = ? AND word = ? {{}} ORDER BY note DESC LIMIT ?)"""  # noqa: S608
 _NONE: Mapping[int, float] = {}
 _BESIDE = f"""(SELECT json_group_array(id) FROM (SELECT o.id FROM notes o
 WHERE o.namespace = n.namespace AND o.session = n.session AND o.id {{}} LIMIT {LENDING}))"""  # noqa: S608
@@ -205,6 +206,7 @@ def recall(
     sought, counts, budget = yield from _weigh(context.cipher, namespace, query)
     limits = _shared_out(budget, counts)
     best = (yield from _candidates(namespace, question, sought.weights, limits, where, params)) if limits else []
+    similar = (yield from _most_similar(namespace, similar, where, params)) if similar else similar
     rows = yield Long(_NEIGHBOURS, (namespace, json.dumps([*best, *similar])))
     beside = Beside([(*reversed(decode(before)), note, *decode(after)) for before, note, after in rows])
     pool = json.dumps(sorted(beside.notes))
@@ -228,6 +230,18 @@ def recall(
     best_rows = [Row.read(context.cipher, namespace, row) for row in texts]
     notes = {row.id: row.to_note(round(scores[row.id], 6)) for row in best_rows}
     return [notes[id_] for id_ in scores if id_ in notes]
+
+
+def _most_similar(
+    namespace: str, similar: Mapping[int, float], where: str, params: tuple[Any, ...]
+) -> Steps[Mapping[int, float]]:
+    """Of those that may answer, the most similar."""
+    rows = yield Long(
+        f"""SELECT n.id FROM notes n WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?)) AND {where}""",  # noqa: S608
+        (namespace, json.dumps(list(similar)), *params),
+    )
+    allowed = sorted((id_ for (id_,) in rows), key=lambda id_: -similar[id_])
+    return {id_: similar[id_] for id_ in allowed[:NEAREST]}
 
 
 def _insert(context: Context, account: Account, draft: Draft) -> Steps[Row]:
@@ -372,19 +386,40 @@ def _candidates(
     params: tuple[Any, ...],
 ) -> Steps[list[int]]:
     """Notes by their own words alone."""
-    arms = " UNION ALL ".join([_POSTINGS] * len(limits))
-    asked = [part for word, rows in limits.items() for part in (weights[word], namespace, word, rows)]
     wanted = max(MIN_CANDIDATES, min(4 * question.limit, ENOUGH_CANDIDATES), 2 * question.limit)
-    is_open = not (question.type or question.tags or question.session)
-    for most in (2 * wanted, -1) if is_open else (-1,):  # to find a few is cheaper than to order all
+    arms = " UNION ALL ".join([_POSTINGS.format("")] * len(limits))
+    asked = [part for word, rows in limits.items() for part in (weights[word], namespace, word, rows)]
+    for most in (2 * wanted, -1) if question.is_open else ():  # to find a few is cheaper than to order all
         rows = yield Long(
             f"""SELECT note FROM (SELECT note, sum(part) AS fit FROM ({arms}) GROUP BY note
             ORDER BY fit DESC, note DESC LIMIT ?)
             WHERE EXISTS (SELECT 1 FROM notes n WHERE n.namespace = ? AND n.id = note AND {where}) LIMIT ?""",  # noqa: S608
             (*asked, most, namespace, *params, wanted),
         )
-        if len(rows) == wanted:
-            break
+        if len(rows) == wanted or sum(limits.values()) < MIN_POSTINGS:
+            return [note for (note,) in rows]
+    return (yield from _candidates_among(namespace, wanted, weights, where, params))
+
+
+def _candidates_among(
+    namespace: str, wanted: int, weights: Mapping[int, float], where: str, params: tuple[Any, ...]
+) -> Steps[list[int]]:
+    """The same where few of the notes may answer: those that may not must not use up what may be read."""
+    allowed = f"SELECT n.id FROM notes n WHERE n.namespace = ? AND {where}"  # noqa: S608
+    at = (namespace, *params)
+    some = yield Long(f"{allowed} LIMIT ?", (*at, MAX_POSTINGS + 1))
+    if not some or not weights:
+        return []
+    are_few = len(some) <= MAX_POSTINGS  # then each is looked for; else the rows of a word are read until enough fit
+    arm = _POSTINGS.format("AND note IN allowed" if are_few else f"AND EXISTS ({allowed} AND n.id = w.note)")
+    told = sorted(weights, key=lambda word: -weights[word])[:MAX_QUERY_WORDS]
+    asked = [part for word in told for part in (weights[word], namespace, word, *(() if are_few else at), MAX_POSTINGS)]
+    rows = yield Long(
+        f"""WITH allowed AS MATERIALIZED ({allowed if are_few else "SELECT 0"})
+        SELECT note FROM (SELECT note, sum(part) AS fit FROM ({" UNION ALL ".join([arm] * len(told))}) GROUP BY note
+        ORDER BY fit DESC, note DESC LIMIT ?)""",  # noqa: S608
+        (*(at if are_few else ()), *asked, wanted),
+    )
     return [note for (note,) in rows]
 
 
@@ -407,7 +442,7 @@ def _conditions(
     """Which notes n may answer, as SQL."""
     where, params = ["(n.expires_at IS NULL OR n.expires_at > ?)"], [context.now]
     asked = [("n.type = ?", type_), ("n.session = ?", session)]
-    asked += [("EXISTS (SELECT 1 FROM json_each(n.tags) WHERE value = ?)", tag) for tag in tags]
+    asked += [("instr(n.tags, ',' || ? || ',')", tag) for tag in tags]
     for condition, label in asked:
         number = hide_label(context.cipher, label)
         if number is not None:

@@ -242,8 +242,11 @@ def drop(account: Account, verb: str, key: str, version: int, size: int, length:
 
 
 @operation(LONG_WRITE)
-def sweep(context: Context, audit_days: int, audit_rows: int) -> Steps[bool]:
-    """Remove some of what is over: items, notes, ids of deliveries, the log; True when there may be more."""
+def sweep(context: Context, audit_days: int, audit_rows: int) -> Steps[tuple[int, bool]]:
+    """Remove some of what is over: items, notes, ids of deliveries, the log.
+
+    How many items and notes there were, and whether there may be more of anything.
+    """
     items = yield (
         "SELECT namespace, key, version, bytes, length FROM items WHERE expires_at <= ? LIMIT ?",
         (context.now, SWEEP_BATCH),
@@ -264,4 +267,4 @@ def sweep(context: Context, audit_days: int, audit_rows: int) -> Steps[bool]:
         yield from account.save()
     more = yield from deliveries.forget_old(context, SWEEP_BATCH)
     older = yield from rotate(context, audit_days, audit_rows, SWEEP_BATCH)
-    return more or older or SWEEP_BATCH in (len(items), len(notes))
+    return len(items) + len(notes), more or older or SWEEP_BATCH in (len(items), len(notes))

@@ -81,7 +81,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
         "CREATE INDEX drawers_free ON drawers (size) WHERE is_free = 1",
         # All that was said is in the drawer; here are numbers that stand for it, so that it is found.
-        # speaker and tags are JSON lists of them. digest is the content's, so that the same content is found again.
+        # speaker is a JSON list of them, tags are between commas. digest is the content's, so that it is found again.
         """CREATE TABLE notes (
             namespace TEXT NOT NULL,
             id INTEGER NOT NULL,

@@ -107,7 +107,7 @@ class SqliteStore(Forkable):
         self.quota = quota
         self._clock = clock
         self._patience = patience
-        self._swept_at = clock()
+        self._swept_at = -math.inf  # the first write sweeps: what runs for a minute only would never do it otherwise
         self._closed = False
         self._secret: str | None = resolve("secret", secret) or None
         self._cipher = PLAIN
@@ -385,8 +385,12 @@ class SqliteStore(Forkable):
     def sweep(self) -> None:
         """Remove what has expired."""
         self._swept_at = self._clock()
-        while self.run(quotas.sweep(resolve("audit_days"), resolve("audit_rows"))):
-            pass
+        erased, more = 0, True
+        while more:
+            count, more = self.run(quotas.sweep(resolve("audit_days"), resolve("audit_rows")))
+            erased += count
+        if not erased:
+            return
         connection = self.take()
         try:
             self._fold_now_or_later(connection)
