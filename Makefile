@@ -54,7 +54,7 @@ bench: $(READY)  ## side by side with peers, printed as ratios
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 bench-recall: $(READY)  ## how well and how fast recall finds; takes some minutes
-	$(BIN)/python benchmarks/recall.py
+	$(BIN)/python benchmarks/recall.py $(ARGS)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -6,7 +6,7 @@ Then the same for recall_strangers.txt, which says what was tuned on which half,
 and for recall_dialogues.txt: long conversations, where what counts is the share of the turns with the answer,
 and for recall_blind.txt: more of them, written blind to ranking, whose questions are halved by a hash of their words,
 and for recall_inflected.txt: notes in five languages, asked for in other forms of their words.
-Who has the LoCoMo benchmark names its file: `python benchmarks/recall.py locomo10.json`.
+Who has the LoCoMo benchmark names its file: `make bench-recall ARGS=locomo10.json`.
 Speed: notes of random words, as unevenly distributed as words are, at 10,000 and 100,000.
 """
 
