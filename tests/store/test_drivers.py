@@ -104,6 +104,7 @@ def test_a_long_list_is_removed_off_the_loop_and_a_short_one_on_it(tmp_path, mon
 
 def test_threads_share_commits_in_embedded_mode(tmp_path, monkeypatch):
     store = SqliteStore(tmp_path / "db")
+    store.run(items.set_item("other", "k", "1"))  # which also sweeps
     sizes = []
     real = store.commit
     monkeypatch.setattr(store, "commit", lambda jobs: (sizes.append(len(jobs)), real(jobs)))

@@ -291,7 +291,7 @@ class SqliteStore(Forkable):
                 pass
         if self._clock() - self._swept_at > SWEEP_SECONDS:
             with contextlib.suppress(ScrubjayError):  # the next round does it; this write is done
-                self.sweep()
+                self.sweep(folds=self._swept_at > -math.inf)
         if isinstance(job.error, QuotaExceeded):
             with contextlib.suppress(ScrubjayError):  # it is refused all the same
                 self.run(changes.refuse(changes.Entry(*operation.described, refusal=job.error.code)))
@@ -382,14 +382,14 @@ class SqliteStore(Forkable):
             self._opened.discard(connection)
             self.close()
 
-    def sweep(self) -> None:
-        """Remove what has expired."""
+    def sweep(self, *, folds: bool = True) -> None:
+        """Remove what has expired, and fold the log, at least if anything had."""
         self._swept_at = self._clock()
         erased, more = 0, True
         while more:
             count, more = self.run(quotas.sweep(resolve("audit_days"), resolve("audit_rows")))
             erased += count
-        if not erased:
+        if not folds and not erased:
             return
         connection = self.take()
         try:
