@@ -36,7 +36,7 @@ class Writer(threading.Thread):
     """Appends 0, 1, 2, … to a list of its own, and notes which were acknowledged and which it cannot know."""
 
     def __init__(self, url: str, number: int, stop: threading.Event) -> None:
-        super().__init__()
+        super().__init__(daemon=True)  # a test that fails does not stop it, and pytest would wait for it
         self.url, self.number, self.stop = url, number, stop
         self.acknowledged: list[int] = []
         self.unknown: list[int] = []
