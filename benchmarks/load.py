@@ -1,4 +1,4 @@
-"""A small HTTP load: some kept-alive connections, each sending its next request when the last is answered."""
+"""A small HTTP load generator: keep-alive connections that each send the next request after a response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import uvloop
 
 
 class _Connection(asyncio.Protocol):
-    """Reads only as much of HTTP as it takes to know where an answer ends."""
+    """A connection that parses only as much of HTTP as it takes to find the end of a response."""
 
     def __init__(self, load: _Load) -> None:
         self._load = load
@@ -67,7 +67,7 @@ class _Load:
 def requests_per_second(
     port: int, request: Callable[[int], bytes], *, count: int = 4000, connections: int = 16
 ) -> float:
-    """How many of `count` requests are answered a second; every answer must be a 200."""
+    """The rate at which `count` requests are answered; every response must be a 200."""
 
     async def run() -> float:
         loop = asyncio.get_running_loop()

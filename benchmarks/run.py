@@ -2,16 +2,21 @@
 
     make bench            everything        make bench ARGS="get set"        some of it
 
-The machines that this runs on are noisy, so the candidates take turns, many short rounds each, and the
-best round counts: noise only ever adds time. Values change from write to write, because SQLite skips
-a write of equal bytes.
+Machines are noisy, so the candidates take turns, many short rounds each, and the median round counts. Values change
+from write to write, because SQLite skips a write of equal bytes. Redis takes part if `redis-server` is installed, and
+BotWire's own server (github.com/pmestre-Forge/signal-api) if BOTWIRE_SERVER is the URL of one on this machine.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+import os
+import shutil
+import socket
 import sqlite3
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,14 +24,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import adapter_times
 import botwire
 import diskcache
+import lmdb
+import redis
+from agents import SQLiteSession
+from langgraph.store.sqlite import SqliteStore
 from load import http, requests_per_second
 
 from scrubjay import Memory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "adapters"))
+from environments import environment
+from versions import VERSIONS
+
 from harness import Server, clean_environment, serving
 
 KEYS = [f"key-{i}" for i in range(100)]
@@ -41,15 +56,15 @@ def value() -> dict[str, object]:
 def microseconds(
     candidates: dict[str, Callable[[int], object]], rounds: int = 40, calls: int = 250
 ) -> dict[str, float]:
-    """The best time of a call for each candidate, which take turns."""
-    best = dict.fromkeys(candidates, float("inf"))
+    """The median time of a call for each candidate, which take turns."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, call in candidates.items():
             started = time.perf_counter()
             for i in range(calls):
                 call(i)
-            best[name] = min(best[name], (time.perf_counter() - started) / calls * 1e6)
-    return best
+            times[name].append((time.perf_counter() - started) / calls * 1e6)
+    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def show(title: str, times: dict[str, float], claims: list[tuple[str, float, float, str]], unit: str = "µs") -> None:
@@ -69,6 +84,54 @@ def bare_sqlite(path: Path) -> sqlite3.Connection:
     return connection
 
 
+class Lmdb:
+    """LMDB with JSON values; without sync it is as durable as Memory's durability="fast"."""
+
+    def __init__(self, path: Path) -> None:
+        self._environment = lmdb.open(str(path), map_size=2**30, sync=False)
+
+    def set(self, key: str, value: object) -> None:
+        with self._environment.begin(write=True) as transaction:
+            transaction.put(key.encode(), json.dumps(value).encode())
+
+    def get(self, key: str) -> object:
+        with self._environment.begin() as transaction:
+            return json.loads(transaction.get(key.encode()))
+
+
+class Redis:
+    """Redis on a socket of this machine, with JSON values, writing its log once a second."""
+
+    def __init__(self, port: int) -> None:
+        self._client = redis.Redis(port=port)
+
+    def set(self, key: str, value: object) -> None:
+        self._client.set(key, json.dumps(value))
+
+    def get(self, key: str) -> object:
+        return json.loads(self._client.get(key))
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[Redis | None]:
+    """None if there is no redis-server on this machine."""
+    program = shutil.which("redis-server")
+    if program is None:
+        print("\nredis-server is not installed, so its rows are left out (Debian: apt-get install redis-server)")
+        yield None
+        return
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    options = ("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--appendonly", "yes")
+    process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
+    try:
+        time.sleep(1)
+        yield Redis(port)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
 def bench_get(folder: Path) -> None:
     memory, cache = Memory("bench", path=str(folder / "get.db")), diskcache.Cache(folder / "get-cache")
     bare = bare_sqlite(folder / "get-bare.db")
@@ -78,14 +141,22 @@ def bench_get(folder: Path) -> None:
         cache.set(key, stored)
         bare.execute("INSERT INTO bare VALUES (?, ?)", (key, json.dumps(stored)))
     select = "SELECT value FROM bare WHERE key = ?"
-    times = microseconds(
-        {
-            "Memory.get, embedded": lambda i: memory.get(KEYS[i % 100]),
-            "diskcache get": lambda i: cache.get(KEYS[i % 100]),
-            "sqlite3 select and json.loads": lambda i: json.loads(bare.execute(select, (KEYS[i % 100],)).fetchone()[0]),
-        }
-    )
-    ours, disk, plain = times.values()
+    peer = Lmdb(folder / "get-lmdb")
+    for key in KEYS:
+        peer.set(key, value())
+    candidates = {
+        "Memory.get, embedded": lambda i: memory.get(KEYS[i % 100]),
+        "diskcache get": lambda i: cache.get(KEYS[i % 100]),
+        "sqlite3 select and json.loads": lambda i: json.loads(bare.execute(select, (KEYS[i % 100],)).fetchone()[0]),
+        "LMDB get and json.loads": lambda i: peer.get(KEYS[i % 100]),
+    }
+    with redis_server(folder) as remote:
+        if remote:
+            for key in KEYS:
+                remote.set(key, value())
+            candidates["Redis get and json.loads"] = lambda i: remote.get(KEYS[i % 100])
+        times = microseconds(candidates)
+    ours, disk, plain, *_ = times.values()
     claims = [("diskcache's time", ours / disk, 1, "at most"), ("bare sqlite3's time", ours / plain, 2, "at most")]
     show("embedded get", times, claims)
 
@@ -93,13 +164,17 @@ def bench_get(folder: Path) -> None:
 def bench_set(folder: Path) -> None:
     memory = Memory("bench", path=str(folder / "set.db"), durability="fast")
     cache = diskcache.Cache(folder / "set-cache")
-    times = microseconds(
-        {
-            "Memory.set, embedded, fast": lambda i: memory.set(KEYS[i % 100], value()),
-            "diskcache set": lambda i: cache.set(KEYS[i % 100], value()),
-        }
-    )
-    ours, disk = times.values()
+    peer = Lmdb(folder / "set-lmdb")
+    candidates = {
+        "Memory.set, embedded, fast": lambda i: memory.set(KEYS[i % 100], value()),
+        "diskcache set": lambda i: cache.set(KEYS[i % 100], value()),
+        "LMDB put, without sync": lambda i: peer.set(KEYS[i % 100], value()),
+    }
+    with redis_server(folder) as remote:
+        if remote:
+            candidates["Redis set, log each second"] = lambda i: remote.set(KEYS[i % 100], value())
+        times = microseconds(candidates)
+    ours, disk, *_ = times.values()
     show("embedded set", times, [("diskcache's time", ours / disk, 1, "at most")])
 
 
@@ -118,7 +193,32 @@ def bench_append(folder: Path) -> None:
     show("append", times, [("the first's time", later / first, 1.2, "at most")])
 
 
-EMPTY = """
+def bench_messages(folder: Path) -> None:
+    """Storing one message of a conversation, durable, beside the memories of other frameworks."""
+    memory = Memory("bench", path=str(folder / "messages.db"))
+    session = SQLiteSession("bench", str(folder / "session.db"))
+    loop = asyncio.new_event_loop()
+    message = lambda: {"role": "user", "content": f"message {next(NUMBERS)}"}  # noqa: E731
+    with SqliteStore.from_conn_string(str(folder / "langgraph.db")) as store:
+        store.setup()
+        times = microseconds(
+            {
+                "Memory.append, durability full": lambda _: memory.append("history", message()),
+                "OpenAI Agents SQLiteSession.add_items": lambda _: loop.run_until_complete(
+                    session.add_items([message()])
+                ),
+                "LangGraph SqliteStore.put": lambda i: store.put(("bench",), f"m{i}", message()),
+            },
+            rounds=10,
+            calls=50,
+        )
+    loop.close()
+    session.close()
+    ours, *others = times.values()
+    show("a message of a conversation", times, [("the faster peer's time", ours / min(others), 1, "at most")])
+
+
+FASTAPI = """
 import sys, uvicorn
 from fastapi import FastAPI
 app = FastAPI()
@@ -127,11 +227,21 @@ async def empty():
     return {"value": 1}
 uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", access_log=False)
 """
+ASGI = """
+import sys, uvicorn
+body = b'{"value":{"name":"Sarah","likes":["TypeScript","tea"],"seen":1},"version":1}'
+headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+async def app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", access_log=False, lifespan="off")
+"""
 
 
 @contextmanager
-def empty_fastapi(port: int) -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-c", EMPTY, str(port)], env=clean_environment())
+def running(program: str, port: int) -> Iterator[None]:
+    """A Python program that serves HTTP on a port, in a process of its own."""
+    process = subprocess.Popen([sys.executable, "-c", program, str(port)], env=clean_environment())
     try:
         time.sleep(2)
         yield
@@ -141,11 +251,12 @@ def empty_fastapi(port: int) -> Iterator[None]:
 
 
 def per_second(candidates: dict[str, Callable[[], float]], rounds: int = 5) -> dict[str, float]:
-    best = dict.fromkeys(candidates, 0.0)
+    """The median rate of each candidate, which take turns."""
+    rates: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, measure in candidates.items():
-            best[name] = max(best[name], measure())
-    return best
+            rates[name].append(measure())
+    return {name: statistics.median(each) for name, each in rates.items()}
 
 
 def unlimited(path: Path) -> Server:
@@ -154,6 +265,14 @@ def unlimited(path: Path) -> Server:
 
 def put(i: int) -> bytes:
     return http("PUT", f"/v1/namespaces/bench/items/{KEYS[i % 100]}", json.dumps({"value": value()}))
+
+
+def botwire_put(i: int) -> bytes:
+    return http("PUT", f"/memory/bench/{KEYS[i % 100]}", json.dumps({"value": json.dumps(value())}))
+
+
+def append(i: int) -> bytes:
+    return http("POST", f"/v1/namespaces/bench/lists/{KEYS[i % 100]}-list", json.dumps({"items": [value()]}))
 
 
 def commits_per_second(folder: Path, count: int = 400) -> float:
@@ -168,25 +287,45 @@ def commits_per_second(folder: Path, count: int = 400) -> float:
 
 
 def bench_http(folder: Path) -> None:
-    with unlimited(folder / "http.db") as server, empty_fastapi(server.port + 1):
+    with (
+        unlimited(folder / "http.db") as server,
+        running(FASTAPI, server.port + 1),
+        running(ASGI, server.port + 2),
+    ):
         with Memory("bench", url=server.url) as memory:
             memory.set("user", value())
-        get = http("GET", "/v1/namespaces/bench/items/user")
-        root = http("GET", "/")
-        rates = per_second(
-            {
-                "HTTP GET of a value, 16 connections": lambda: requests_per_second(server.port, lambda _: get),
-                "an empty FastAPI route, 16 connections": lambda: requests_per_second(server.port + 1, lambda _: root),
-                "HTTP PUT, durable, 16 connections": lambda: requests_per_second(server.port, put),
-                "SQLite loop, one commit a write, FULL": lambda: commits_per_second(folder),
-            }
-        )
-        got, empty, wrote, loop = rates.values()
+            memory.set("key-1", value())
+            memory.append("list", *(value() for _ in range(100)))
+        get, root = http("GET", "/v1/namespaces/bench/items/user"), http("GET", "/")
+        botwire_get, tail = http("GET", "/memory/bench/key-1"), http("GET", "/v1/namespaces/bench/lists/list?tail=20")
+        candidates = {
+            "GET of a value": lambda: requests_per_second(server.port, lambda _: get),
+            "GET of a value, BotWire's API": lambda: requests_per_second(server.port, lambda _: botwire_get),
+            "GET of the last 20 items of a list": lambda: requests_per_second(server.port, lambda _: tail),
+            "a bare ASGI application": lambda: requests_per_second(server.port + 2, lambda _: root),
+            "an empty FastAPI route": lambda: requests_per_second(server.port + 1, lambda _: root),
+            "PUT, durable": lambda: requests_per_second(server.port, put),
+            "PUT, durable, BotWire's API": lambda: requests_per_second(server.port, botwire_put),
+            "append, durable": lambda: requests_per_second(server.port, append),
+            "SQLite loop, one commit a write, FULL": lambda: commits_per_second(folder),
+        }
+        if peer := os.environ.get("BOTWIRE_SERVER"):
+            port = urlsplit(peer).port or 80
+            requests_per_second(port, botwire_put, count=200)
+            candidates["GET, BotWire's own server"] = lambda: requests_per_second(port, lambda _: botwire_get)
+            candidates["PUT, BotWire's own server"] = lambda: requests_per_second(port, botwire_put)
+        rates = per_second(candidates)
+        got, botwire_got, _, asgi, fastapi, wrote, botwire_wrote, appended, loop, *peers = rates.values()
         claims = [
-            ("the empty route's rate", got / empty, 1, "at least"),
-            ("the loop's rate", wrote / loop, 8, "at least"),
+            ("the rate of bare ASGI: GET", got / asgi, 0.5, "at least"),
+            ("the rate of bare ASGI: GET, BotWire's API", botwire_got / asgi, 0.5, "at least"),
+            ("the rate of an empty FastAPI route: GET", got / fastapi, 1, "at least"),
+            ("the loop's rate: PUT", wrote / loop, 8, "at least"),
+            ("the loop's rate: append", appended / loop, 8, "at least"),
         ]
-        show("HTTP", rates, claims, unit="/s")
+        if peers:
+            claims.append(("the rate of BotWire's own server: PUT", botwire_wrote / peers[1], 4, "at least"))
+        show("HTTP, 16 connections", rates, claims, unit="/s")
 
 
 def bench_client(folder: Path) -> None:
@@ -210,6 +349,19 @@ def bench_import(_folder: Path) -> None:
     run = lambda: float(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)  # noqa: E731
     took = min(run() for _ in range(10))
     show("import scrubjay", {"import scrubjay": took}, [("60 ms", took / 60, 1, "at most")], unit="ms")
+
+
+def bench_autogen(_folder: Path) -> None:
+    """Agents of AutoGen, in the environment of the adapter's tests."""
+    print("\nAutoGen")
+    subprocess.run(
+        [environment("autogen-0.14.1", VERSIONS["0.14.1"]), Path(__file__).with_name("autogen_turns.py")], check=True
+    )
+
+
+def bench_frameworks(folder: Path) -> None:
+    """The adapters beside the frameworks' own SQLite classes."""
+    adapter_times.bench(folder, microseconds, show)
 
 
 BENCHES = {name.removeprefix("bench_"): run for name, run in list(globals().items()) if name.startswith("bench_")}

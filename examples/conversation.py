@@ -1,4 +1,4 @@
-"""A chat history that goes on where it stopped: run this twice."""
+"""A chat history that continues in the next run: run this twice."""
 
 from scrubjay import Memory
 
@@ -6,7 +6,7 @@ memory = Memory("example-conversation")
 
 
 def say(role: str, content: str) -> None:
-    """One message is one row: the thousandth costs what the first did."""
+    """Append one message; the cost does not depend on the length of the history."""
     memory.append("history", {"role": role, "content": content})
 
 

@@ -1,4 +1,4 @@
-"""Agents that share a namespace, awaited all at once."""
+"""Agents that share a namespace and run at the same time under asyncio."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from scrubjay import AsyncMemory
 
 
 async def research(agent: str, topic: str) -> None:
-    """Every agent opens the same namespace; appends from all of them end up in one list."""
+    """Open the same namespace as the other agents, and append to the same list."""
     async with AsyncMemory("example-team") as memory:
         await memory.append("findings", {"by": agent, "topic": topic})
         await memory.incr(f"work:{agent}")

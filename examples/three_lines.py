@@ -1,4 +1,4 @@
-"""Memory that survives: run this twice."""
+"""A value that the next run reads: run this twice."""
 
 from scrubjay import Memory
 

@@ -4,7 +4,7 @@ from scrubjay import Conflict, Memory
 
 
 def add_step(agent: str, memory: Memory) -> None:
-    """Read, change, and write only if nobody else wrote meanwhile; otherwise once more."""
+    """Read, change, and write only if no other writer was faster; otherwise try again."""
     while True:
         item = memory.item("plan")
         steps = [*item.value, f"{agent}'s step"] if item else [f"{agent}'s step"]

@@ -1,85 +1,171 @@
-"""The page at /docs: the OpenAPI document as plain HTML.
+"""The OpenAPI document: what FastAPI makes of the routes, completed with groups, bodies and examples.
 
-FastAPI's own page fetches Swagger from somebody else's server, which a service on a machine of one's
-own must not do, and cannot do offline. This one needs no script and no other file.
+The page at /docs shows it. FastAPI's own page loads Swagger from another server, which does not work offline and tells
+that server who uses this one.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Iterable
 from typing import Any
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem; }}
-code, pre {{ font: 14px/1.5 ui-monospace, monospace; }}
-pre {{ overflow: auto; background: #8882; padding: .5rem 1rem; }}
-summary {{ cursor: pointer; padding: .3rem 0; }}
-summary b {{ display: inline-block; min-width: 4.5rem; }}
-table {{ border-collapse: collapse; margin: .5rem 0; }}
-td {{ border-top: 1px solid #8884; padding: .2rem 1rem .2rem 0; vertical-align: top; }}
-:root {{ color-scheme: light dark; }}
-</style></head><body>
-<h1>{title} {version}</h1>
-<p>{summary} For programs, the same as <a href="openapi.json">openapi.json</a>.
-Api keys go into <code>Authorization: Bearer …</code> or <code>X-API-Key</code>.</p>
-{groups}
-</body></html>
-"""
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from pydantic.json_schema import models_json_schema
+
+from scrubjay_auth import SECURITY_SCHEMES
+from scrubjay_http import JsonBody, admit
+
+GROUPS = {
+    "items": "Values",
+    "read": "Values",
+    "values": "Values",
+    "expiries": "Values",
+    "entries": "Values",
+    "transaction": "Values",
+    "lists": "Lists and counters",
+    "slices": "Lists and counters",
+    "lengths": "Lists and counters",
+    "counters": "Lists and counters",
+    "notes": "Notes",
+    "conversations": "Conversations",
+    "sessions": "Conversations",
+    "search": "Search",
+    "changes": "Changes and activity",
+    "activity": "Changes and activity",
+    "audit": "Changes and activity",
+    "usage": "Namespaces and quotas",
+    "quota": "Namespaces and quotas",
+    "namespaces": "Namespaces and quotas",
+    "apikeys": "Api keys and signing in",
+    "sign-in": "Api keys and signing in",
+    "export": "Copies",
+    "import": "Copies",
+    "backup": "Copies",
+    "erase": "Copies",
+}
+"""The group of a route, by the first part of its path behind the namespace or behind /v1; "Server" for the others."""
+
+BODIES: dict[str, Any] = {
+    "set": {"value": {"name": "Sarah", "likes": ["TypeScript"]}, "ttl": 3600},
+    "merge": {"fields": {"name": "Sarah"}},
+    "touch": {"ttl": 3600},
+    "update": {"values": {"theme": "dark", "language": "en"}},
+    "get_many": {"keys": ["theme", "language"]},
+    "transaction": {
+        "commands": [
+            {"verb": "set", "key": "step", "value": 2},
+            {"verb": "append", "key": "history", "items": ["step 2"]},
+        ]
+    },
+    "append": {"items": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]},
+    "incr": {"by": 1},
+    "remember": {"content": "Sarah prefers short answers", "type": "preference", "tags": ["style"]},
+    "recall": {"query": "What does Sarah prefer?", "limit": 5, "explain": True},
+    "inject_context": {"query": "What does Sarah prefer?", "max_tokens": 400},
+    "search": {"query": "Sarah"},
+    "set_quota": {"writes_per_day": 5000},
+    "issue": {"name": "support bot", "namespaces": ["support-*"]},
+    "key_quota": {"writes_per_day": 5000, "max_namespaces": 10},
+}
+"""A body that works, by the name of the route; the page at /docs starts with it."""
+
+PYTHON = {
+    "set": 'memory.set("user", {"name": "Sarah", "likes": ["TypeScript"]}, ttl=3600)',
+    "get": 'memory.get("user")',
+    "contains": '"user" in memory',
+    "update": 'memory.update({"theme": "dark", "language": "en"})',
+    "get_many": 'memory.get_many(["theme", "language"])',
+    "keys": 'memory.keys("the")',
+    "items": 'memory.items("the")',
+    "merge": 'memory.merge("user", {"name": "Sarah"})',
+    "touch": 'memory.touch("user", ttl=3600)',
+    "transaction": 'with memory.transaction() as t:\n    t.set("step", 2)\n    t.append("history", "step 2")',
+    "append": 'memory.append("chat", {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"})',
+    "tail": 'memory.tail("chat", 10)',
+    "slice": 'memory.slice("chat", -10)',
+    "length": 'memory.length("chat")',
+    "pop": 'memory.pop("history")',
+    "incr": 'memory.incr("visits")',
+    "remember": 'memory.remember("Sarah prefers short answers", type="preference", tags=["style"])',
+    "notes": 'memory.notes(type="preference")',
+    "recall": 'memory.recall("What does Sarah prefer?", limit=5, explain=True)',
+    "inject_context": 'memory.inject_context("What does Sarah prefer?", max_tokens=400)',
+    "forget": "memory.forget(memory.notes()[0].id)",
+    "search": 'memory.search("Sarah")',
+    "conversations": "memory.conversations()",
+    "conversation": 'memory.conversation("chat", limit=10)',
+    "forget_session": 'memory.forget_session("chat")',
+    "changes": "for change in memory.watch():\n    print(change.key)\n    break",
+    "usage": "memory.usage()",
+    "set_quota": "memory.set_quota(writes_per_day=5000)",
+    "namespaces": "memory.namespaces()",
+    "delete": 'memory.delete("user")',
+    "clear": "memory.clear()",
+}
+"""The same in Python, by the name of the route, in an order in which all of them can be run."""
 
 
-def page(document: dict[str, Any]) -> str:
-    """An OpenAPI document for people to read."""
-    groups: dict[str, list[str]] = {}
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            group = operation.get("tags", ["Scrubjay's own"])[0]
-            groups.setdefault(group, []).append(_operation(path, method, operation, document))
-    info = document["info"]
-    return _PAGE.format(
-        title=escape(info["title"]),
-        version=escape(info["version"]),
-        summary=escape(info.get("summary", "")),
-        groups="\n".join(f"<h2>{escape(group)}</h2>\n{''.join(parts)}" for group, parts in groups.items()),
-    )
+def complete(document: dict[str, Any], routes: Iterable[Any]) -> None:
+    """Complete FastAPI's document: add the ways to send an api key and the bodies that JsonBody reads; remove the 422
+    that is never answered, and null from the parameters.
+    """
+    models: set[Any] = set()
+    for route in routes:
+        if isinstance(route, APIRoute) and route.include_in_schema:
+            models |= _complete_route(document["paths"][route.path_format], route)
+    models_by_name = sorted(models, key=lambda pair: pair[0].__name__)
+    _, definitions = models_json_schema(models_by_name, ref_template="#/components/schemas/{model}")
+    schemas = document["components"]["schemas"] | definitions["$defs"]
+    document["components"]["schemas"] = {
+        name: schema for name, schema in schemas.items() if name not in ("HTTPValidationError", "ValidationError")
+    }
+    document["components"]["securitySchemes"] = SECURITY_SCHEMES
+    document["tags"] = [{"name": group} for group in dict.fromkeys((*GROUPS.values(), "Server"))]
 
 
-def _operation(path: str, method: str, operation: dict[str, Any], document: dict[str, Any]) -> str:
-    told = operation.get("description") or operation["summary"]
-    rows = [
-        (given["name"], f"{given['in']}{'' if given.get('required') else ', optional'}", _schema(given["schema"]))
-        for given in operation.get("parameters", ())
-    ]
-    answers = [(status, answer["description"]) for status, answer in operation["responses"].items()]
-    body = operation.get("requestBody")
-    return (
-        f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code></summary>\n<p>{escape(told)}</p>\n"
-        f"{_table(rows)}{_body(body, document) if body else ''}{_table(answers)}</details>\n"
-    )
+def _complete_route(operations: dict[str, Any], route: APIRoute) -> set[Any]:
+    """Complete the operations of a route; returns the models of its bodies, as Pydantic's schemas need them."""
+    dependencies = [dependency.call for dependency in route.dependant.dependencies]
+    bodies = [getattr(call, "__self__", None) for call in dependencies]
+    models = {(body.model, "validation") for body in bodies if isinstance(body, JsonBody)}
+    is_own = not route.tags  # the others are the APIs of other products
+    for method in route.methods or ():
+        operation = operations[method.lower()]
+        operation["responses"].pop("422", None)
+        operation.setdefault("tags", [group_of(route.path_format)])
+        if is_own and route.name in PYTHON:
+            source = f'from scrubjay import Memory\n\nmemory = Memory("demo")\n{PYTHON[route.name]}'
+            operation["x-codeSamples"] = [{"lang": "Python", "source": source}]
+        for parameter in operation.get("parameters", ()):
+            _remove_null(parameter["schema"])
+        if admit in dependencies:
+            operation["security"] = [{name: []} for name in SECURITY_SCHEMES]
+        for model, _ in models:
+            operation["requestBody"] = _request_body(model, BODIES.get(route.name) if is_own else None)
+    return models
 
 
-def _body(body: dict[str, Any], document: dict[str, Any]) -> str:
-    ((media_type, content),) = body["content"].items()
-    if "$ref" not in content["schema"]:  # no JSON object with fields
-        return _table([(media_type, "body", _schema(content["schema"]))])
-    schema = document["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]
-    needed = schema.get("required", ())
-    rows = [
-        (name, "body" if name in needed else "body, optional", field.get("description", ""), _schema(field))
-        for name, field in schema["properties"].items()
-    ]
-    return _table(rows)
+def _remove_null(schema: dict[str, Any]) -> None:
+    """An optional parameter is left out: no URL or header can say null."""
+    if {"type": "null"} in schema.get("anyOf", ()):
+        (rules,) = [rules for rules in schema.pop("anyOf") if rules != {"type": "null"}]
+        schema |= rules
 
 
-def _schema(schema: dict[str, Any]) -> str:
-    said = {name: rule for name, rule in schema.items() if name not in ("title", "description")}
-    return json.dumps(said, ensure_ascii=False)
+def group_of(path: str) -> str:
+    """The group of a route of /v1, and of those that need no api key."""
+    parts = path.removeprefix("/v1/").removeprefix("namespaces/{namespace}").strip("/").split("/")
+    return GROUPS.get(parts[0] or "namespaces", "Server")
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
-    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>\n" if rows else ""
+def _request_body(model: type[BaseModel], example: Any = None) -> dict[str, Any]:
+    """A body is required if its model refuses an empty object."""
+    try:
+        model.model_validate({})
+        required = False
+    except ValidationError:
+        required = True
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    content = {"schema": schema} if example is None else {"schema": schema, "example": example}
+    return {"required": required, "content": {"application/json": content}}

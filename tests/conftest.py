@@ -1,10 +1,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from harness import DRIVERS, Server, fresh_name, serving
 from scrubjay import Memory
 from scrubjay.settings import SETTINGS
+
+# No test depends on the speed of the machine, so examples have no deadline and may be slow to make.
+settings.register_profile(
+    "scrubjay", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("scrubjay")
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +35,7 @@ def server(tmp_path_factory) -> Server:
 def open_memory(request, tmp_path):
     """A maker of Memory handles that all look at the same data, on either end."""
     if request.param == "server":
-        where = {"url": request.getfixturevalue("server").url}
+        where = {"url": request.getfixturevalue("server").url, "timeout": 60}
     else:
         where = {"path": str(tmp_path / "scrubjay.db"), "durability": "fast"}
     opened = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import (
+from scrubjay.errors import (
     Conflict,
     Forbidden,
     InvalidInput,
@@ -23,25 +23,29 @@ from .errors import (
     Unavailable,
     ValueTooLarge,
 )
-from .memory import Memory
-from .records import Change, Item, Note, Pending, Usage
-from .version import __version__
+from scrubjay.memory import Memory
+from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
+from scrubjay.version import __version__
 
 if TYPE_CHECKING:
-    from .adapters.autogen import PersistentAgent as PersistentAgent
-    from .adapters.autogen import PersistentGroupChat as PersistentGroupChat
-    from .adapters.autogen import persist as persist
-    from .adapters.autogen import register_memory_tools as register_memory_tools
-    from .async_memory import AsyncMemory
+    from scrubjay.adapters.autogen import PersistentAgent as PersistentAgent
+    from scrubjay.adapters.autogen import PersistentGroupChat as PersistentGroupChat
+    from scrubjay.adapters.autogen import persist as persist
+    from scrubjay.adapters.autogen import register_memory_tools as register_memory_tools
+    from scrubjay.async_memory import AsyncMemory
 
 __all__ = [
     "AsyncMemory",
     "Change",
     "Conflict",
+    "Conversation",
     "Forbidden",
     "InvalidInput",
     "Item",
+    "Learned",
+    "Match",
     "Memory",
+    "Message",
     "MissingExtra",
     "NotFound",
     "Note",

@@ -1,40 +1,42 @@
-"""AsyncMemory: the verbs of Memory, awaited.
+"""AsyncMemory: the verbs of Memory for asyncio.
 
-Each verb runs on a thread, so the loop never waits for a disk or a server, and awaiting many at
-once lets their writes share a commit.
+Each verb runs on a thread, so the event loop never waits for a disk or a server, and concurrent writes share a commit.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from .forks import Forkable
-from .memory import Memory
-from .records import Change, Item, Note, Pending, Usage
-from .watching import Watch
+from scrubjay import commands
+from scrubjay.fork_safety import ForkSafe
+from scrubjay.memory import Memory
+from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
+from scrubjay.transaction import Transaction
+from scrubjay.watch import Watch
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-LOOK_AGAIN = 0.1
-"""Seconds between two looks for changes; a wait on a thread would keep others from it, and a program from its end."""
+POLL_SECONDS = 0.1
+"""Seconds between two looks for changes: waiting on a thread would block the pool, and the end of the program."""
 
 
-class _Threads(Forkable):
-    """The threads of this process; a forked child has none of its parent's."""
+class _Threads(ForkSafe):
+    """The thread pool of this process; a forked child makes its own."""
 
     def __init__(self) -> None:
-        self.start_anew()
-        self.watch_forks()
+        self.reset()
+        self.register_at_fork()
 
-    def start_anew(self) -> None:
+    def reset(self) -> None:
         self.pool = ThreadPoolExecutor(max_workers=16, thread_name_prefix="scrubjay")
 
 
@@ -42,7 +44,7 @@ _threads = _Threads()
 
 
 class AsyncMemory:
-    """What an agent remembers, under keys, in a namespace of its own; see Memory."""
+    """Memory with awaitable methods: the same arguments, results and errors."""
 
     def __init__(
         self,
@@ -53,8 +55,10 @@ class AsyncMemory:
         durability: str | None = None,
         timeout: float | None = None,
         api_key: str | None = None,
+        secret: str | None = None,
+        outbox: str | PathLike[str] | None = None,
+        embedder: str | None = None,
         strict: bool = False,
-        keep_refused: bool = False,
     ) -> None:
         self._memory = Memory(
             namespace,
@@ -63,51 +67,92 @@ class AsyncMemory:
             durability=durability,
             timeout=timeout,
             api_key=api_key,
+            secret=secret,
+            outbox=outbox,
+            embedder=embedder,
             strict=strict,
-            keep_refused=keep_refused,
         )
         self.namespace = self._memory.namespace
 
     async def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int | None:
-        return await _on_thread(self._memory.set, key, value, ttl=ttl, if_version=if_version)
+        return await on_thread(self._memory.set, key, value, ttl=ttl, if_version=if_version)
 
     async def get(self, key: str, default: Any = None) -> Any:
-        return await _on_thread(self._memory.get, key, default)
+        return await on_thread(self._memory.get, key, default)
 
     async def item(self, key: str) -> Item | None:
-        return await _on_thread(self._memory.item, key)
+        return await on_thread(self._memory.item, key)
 
     async def delete(self, key: str, *, if_version: int | None = None) -> bool | None:
-        return await _on_thread(self._memory.delete, key, if_version=if_version)
+        return await on_thread(self._memory.delete, key, if_version=if_version)
 
     async def contains(self, key: str) -> bool:
         """`key in memory`, which Python cannot await."""
-        return await _on_thread(self._memory.__contains__, key)
+        return await on_thread(self._memory.__contains__, key)
 
     async def keys(self, prefix: str = "") -> list[str]:
-        return await _on_thread(self._memory.keys, prefix)
+        return await on_thread(self._memory.keys, prefix)
+
+    def items(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
+    ) -> AsyncIterator[tuple[str, Any]]:
+        """`async for key, value in memory.items()`: see Memory.items."""
+        return _each_of(self._memory._pages(commands.ITEMS, prefix, after, limit, reverse))  # noqa: SLF001
+
+    def scan(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
+    ) -> AsyncIterator[Item]:
+        """`async for item in memory.scan()`: see Memory.scan."""
+        return _each_of(self._memory._pages(commands.SCAN, prefix, after, limit, reverse))  # noqa: SLF001
+
+    async def values(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
+    ) -> AsyncIterator[Any]:
+        """`async for value in memory.values()`: see Memory.values."""
+        async for _, value in self.items(prefix, after=after, limit=limit, reverse=reverse):
+            yield value
+
+    async def setdefault(self, key: str, default: Any) -> Any:
+        return await on_thread(self._memory.setdefault, key, default)
+
+    async def touch(self, key: str, ttl: float | None) -> bool:
+        return await on_thread(self._memory.touch, key, ttl)
+
+    async def merge(self, key: str, mapping: Mapping[str, Any]) -> int | None:
+        return await on_thread(self._memory.merge, key, mapping)
+
+    async def slice(self, key: str, start: int = 0, stop: int | None = None) -> list[Any]:
+        return await on_thread(self._memory.slice, key, start, stop)
+
+    async def length(self, key: str) -> int:
+        return await on_thread(self._memory.length, key)
+
+    async def pop(self, key: str, n: int = 1, *, first: bool = False) -> list[Any]:
+        return await on_thread(self._memory.pop, key, n, first=first)
 
     async def count(self) -> int:
         """`len(memory)`, which Python cannot await."""
-        return await _on_thread(self._memory.__len__)
+        return await on_thread(self._memory.__len__)
 
-    async def clear(self) -> int:
-        return await _on_thread(self._memory.clear)
+    async def clear(self, prefix: str = "") -> int:
+        return await on_thread(self._memory.clear, prefix)
 
     async def append(self, key: str, *items: Any, once: str | None = None) -> int | None:
-        return await _on_thread(self._memory.append, key, *items, once=once)
+        return await on_thread(self._memory.append, key, *items, once=once)
 
     async def tail(self, key: str, n: int) -> list[Any]:
-        return await _on_thread(self._memory.tail, key, n)
+        return await on_thread(self._memory.tail, key, n)
 
     async def incr(self, key: str, by: float = 1, *, once: str | None = None) -> Any:
-        return await _on_thread(self._memory.incr, key, by, once=once)
+        return await on_thread(self._memory.incr, key, by, once=once)
 
     async def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
-        return await _on_thread(self._memory.get_many, keys)
+        return await on_thread(self._memory.get_many, keys)
 
-    async def update(self, mapping: Mapping[str, Any]) -> None:
-        await _on_thread(self._memory.update, mapping)
+    async def update(
+        self, mapping: Mapping[str, Any], *, if_versions: Mapping[str, int] | None = None, ttl: float | None = None
+    ) -> None:
+        await on_thread(self._memory.update, mapping, if_versions=if_versions, ttl=ttl)
 
     async def remember(
         self,
@@ -120,8 +165,9 @@ class AsyncMemory:
         ttl_days: float | None = None,
         pinned: bool = False,
         metadata: Mapping[str, Any] | None = None,
+        supersedes: Iterable[str] = (),
     ) -> Note | None:
-        return await _on_thread(
+        return await on_thread(
             self._memory.remember,
             content,
             type=type,
@@ -131,6 +177,7 @@ class AsyncMemory:
             ttl_days=ttl_days,
             pinned=pinned,
             metadata=metadata,
+            supersedes=supersedes,
         )
 
     async def recall(
@@ -143,8 +190,10 @@ class AsyncMemory:
         session: str | None = None,
         threshold: float | None = None,
         ranking: str | None = None,
+        explain: bool = False,
+        at: datetime | None = None,
     ) -> list[Note]:
-        return await _on_thread(
+        return await on_thread(
             self._memory.recall,
             query,
             limit=limit,
@@ -153,7 +202,12 @@ class AsyncMemory:
             session=session,
             threshold=threshold,
             ranking=ranking,
+            explain=explain,
+            at=at,
         )
+
+    async def search(self, query: str, prefix: str = "", *, limit: int = 10) -> list[Match]:
+        return await on_thread(self._memory.search, query, prefix, limit=limit)
 
     async def inject_context(
         self,
@@ -166,8 +220,9 @@ class AsyncMemory:
         session: str | None = None,
         threshold: float | None = None,
         ranking: str | None = None,
+        at: datetime | None = None,
     ) -> str:
-        return await _on_thread(
+        return await on_thread(
             self._memory.inject_context,
             query,
             limit=limit,
@@ -177,10 +232,11 @@ class AsyncMemory:
             session=session,
             threshold=threshold,
             ranking=ranking,
+            at=at,
         )
 
     async def forget(self, note_id: str) -> bool:
-        return await _on_thread(self._memory.forget, note_id)
+        return await on_thread(self._memory.forget, note_id)
 
     async def notes(
         self,
@@ -189,7 +245,37 @@ class AsyncMemory:
         tags: Iterable[str] | None = None,
         session: str | None = None,
     ) -> list[Note]:
-        return await _on_thread(self._memory.notes, type=type, tags=tags, session=session)
+        return await on_thread(self._memory.notes, type=type, tags=tags, session=session)
+
+    async def conversations(self, *, session: str | None = None) -> list[Conversation]:
+        return await on_thread(self._memory.conversations, session=session)
+
+    async def conversation(
+        self,
+        session: str | None = None,
+        *,
+        key: str | None = None,
+        limit: int = 100,
+        before: int | None = None,
+        after: int | None = None,
+        search: str | None = None,
+    ) -> list[Message]:
+        return await on_thread(
+            self._memory.conversation, session, key=key, limit=limit, before=before, after=after, search=search
+        )
+
+    async def forget_session(self, session: str) -> int:
+        return await on_thread(self._memory.forget_session, session)
+
+    async def distill(
+        self, session: str, model: Callable[[str], str], *, key: str | None = None, tokens_per_day: int | None = None
+    ) -> Learned:
+        """`model` is called on a thread."""
+        return await on_thread(self._memory.distill, session, model, key=key, tokens_per_day=tokens_per_day)
+
+    def transaction(self, *, once: str | None = None) -> AsyncTransaction:
+        """`async with memory.transaction() as t`: see Memory.transaction; the verbs of `t` are not awaited."""
+        return AsyncTransaction(self._memory.transaction(once=once))
 
     def watch(
         self, prefix: str = "", *, after: int | None = None, timeout: float | None = None
@@ -198,22 +284,22 @@ class AsyncMemory:
         return _each_change(partial(self._memory._open_watch, prefix, after, timeout))  # noqa: SLF001
 
     async def usage(self) -> Usage:
-        return await _on_thread(self._memory.usage)
+        return await on_thread(self._memory.usage)
 
     async def set_quota(self, **limits: int | None) -> Usage:
-        return await _on_thread(self._memory.set_quota, **limits)
+        return await on_thread(self._memory.set_quota, **limits)
 
     async def pending(self) -> list[Pending]:
-        return await _on_thread(self._memory.pending)
+        return await on_thread(self._memory.pending)
 
     async def flush(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - it is the outbox that gives up
-        await _on_thread(self._memory.flush, timeout)
+        await on_thread(self._memory.flush, timeout)
 
     async def namespaces(self) -> list[str]:
-        return await _on_thread(self._memory.namespaces)
+        return await on_thread(self._memory.namespaces)
 
     async def close(self) -> None:
-        await _on_thread(self._memory.close)
+        await on_thread(self._memory.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -227,15 +313,38 @@ class AsyncMemory:
         return f"<Async{repr(self._memory)[1:]}"
 
 
-async def _on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+class AsyncTransaction:
+    """A transaction whose end is awaited."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    async def __aenter__(self) -> Transaction:
+        return self._transaction
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await on_thread(self._transaction.__exit__, kind, error, trace)
+
+
+async def on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a verb of a Memory on a thread of this process's pool."""
     return await asyncio.get_running_loop().run_in_executor(_threads.pool, partial(verb, *args, **kwargs))
 
 
+async def _each_of(pages: Iterator[Sequence[T]]) -> AsyncIterator[T]:
+    """Each element of pages that are read on a thread."""
+    while (page := await on_thread(next, pages, None)) is not None:
+        for each in page:
+            yield each
+
+
 async def _each_change(open_watch: Callable[[], Watch]) -> AsyncIterator[Change]:
-    watch = await _on_thread(open_watch)
+    watch = await on_thread(open_watch)
     for change in watch.first:
         yield change
     while not watch.is_over():
-        await asyncio.sleep(LOOK_AGAIN)
-        for change in await _on_thread(watch.look, 0):
+        await asyncio.sleep(POLL_SECONDS)
+        for change in await on_thread(watch.look, 0):
             yield change

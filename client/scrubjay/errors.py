@@ -1,9 +1,9 @@
-"""Every error Scrubjay raises, on both ends of the wire.
+"""The errors that Scrubjay raises, in the client and in the server.
 
     ScrubjayError
-    ├─ InvalidInput (ValueError)     400  the call cannot be right: change it
+    ├─ InvalidInput (ValueError)     400  the call is not valid: change it
     │  └─ ValueTooLarge              413  split it, or store less
-    ├─ NotFound (LookupError)        404  what was named does not exist
+    ├─ NotFound (KeyError)           404  the key, note or namespace does not exist
     ├─ Conflict                      409  the stored value is not what the call expects (412: its version)
     ├─ QuotaExceeded                 429  writes or requests used up: wait `retry_after` s (507: storage, delete some)
     ├─ Unauthenticated               401  send an api key
@@ -11,19 +11,19 @@
     ├─ Unavailable                   503  unreachable, timed out, locked, disk full: try again later
     └─ MissingExtra (ImportError)     –   install what the message names
 
-`code` travels over HTTP as {"code", "detail"} and `from_wire` raises the same class on the other side.
+The server sends an error as {"code", "detail"}, and `from_response` makes the same class of it in the client.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from .records import Usage
+    from scrubjay.models import Usage
 
 
 class ScrubjayError(Exception):
-    """The base of every error raised by Scrubjay."""
+    """The base class of every error of Scrubjay."""
 
     code: ClassVar[str] = "internal"
     status: int = 500
@@ -49,8 +49,10 @@ class ValueTooLarge(InvalidInput):
     status = 413
 
 
-class NotFound(ScrubjayError, LookupError):
-    """What was named does not exist."""
+class NotFound(ScrubjayError, KeyError):
+    """The key, note, namespace or api key does not exist."""
+
+    __str__ = Exception.__str__  # a KeyError shows the repr of its message
 
     code = "not_found"
     status = 404
@@ -75,7 +77,7 @@ class QuotaExceeded(ScrubjayError):
 
 
 class Unauthenticated(ScrubjayError):
-    """The server wants an api key and got none that it knows."""
+    """The server requires an api key, and none that it knows was sent."""
 
     code = "unauthenticated"
     status = 401
@@ -95,6 +97,10 @@ class Unavailable(ScrubjayError):
     status = 503
 
 
+class OutcomeUnknown(Unavailable):
+    """No response of a Scrubjay server arrived, so that a write may have happened, or may still happen."""
+
+
 class MissingExtra(ScrubjayError, ImportError):
     """An optional part is not installed; the message has the command."""
 
@@ -107,11 +113,25 @@ _BY_CODE = {
 }
 
 
-def from_wire(code: str, detail: str, status: int, retry_after: str | None = None) -> ScrubjayError:
-    """The error that a server's answer stands for."""
+def from_response(code: str, detail: str, status: int, retry_after: str | None = None) -> ScrubjayError:
+    """The error that a response of the server stands for."""
     if code == QuotaExceeded.code:
         wait = int(retry_after) if retry_after and retry_after.isdigit() else None
         return QuotaExceeded(detail, retry_after=wait if status == 429 else None)
     if code in _BY_CODE:
         return _BY_CODE[code](detail, status=status)
     return (Unavailable if status >= 500 else ScrubjayError)(detail, status=status)
+
+
+def repr_short(value: Any) -> str:
+    """What was given, as an error message may show it: escaped, not longer than a line, and never failing itself."""
+    try:
+        text = ascii(value[:60] if isinstance(value, str) else value)
+    except Exception:  # noqa: BLE001 - a foreign __repr__, or an integer with too many digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def pluralize(number: int, noun: str) -> str:
+    """How many there are of something, as a message says it: 1 key, 2,000 keys."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -2,50 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
+from itertools import chain
 from os import PathLike, fspath
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
-from .backends import MISSING, Backend, LocalBackend
-from .drafts import Draft, Question
-from .errors import InvalidInput, Unavailable
-from .names import (
+from scrubjay import commands
+from scrubjay.calls import append_call, delete_call, merge_call, remember_call, set_call, update_call
+from scrubjay.commands import MISSING, Verb
+from scrubjay.errors import Conflict, InvalidInput, NotFound, Unavailable, repr_short
+from scrubjay.exact_json import check_total, encode
+from scrubjay.executor import Executor
+from scrubjay.local import LocalExecutor
+from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
+from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
+from scrubjay.settings import Settings, memory_settings
+from scrubjay.transaction import Transaction
+from scrubjay.validation import (
+    MAX_COUNT,
+    MAX_MESSAGES_PAGE,
     MAX_NOTES_PAGE,
     MAX_PAGE,
+    MAX_RECALL,
+    RecallQuery,
     check_count,
     check_key,
     check_label,
     check_namespace,
+    check_query,
     check_seconds,
     check_tags,
     check_ttl,
-    shown,
 )
-from .recall.context import as_context
-from .records import Change, Item, Note, Pending, Usage
-from .settings import resolve
-from .values import check_total, encode
-from .watching import Watch
+from scrubjay.watch import Watch
 
 
 class Memory:
-    """What an agent remembers, under keys, in a namespace of its own.
+    """Persistent values, lists and notes of one namespace.
 
         memory = Memory("my-agent")
         memory.set("user", {"name": "Sarah"})
         memory.get("user")
 
-    Without `url` (or SCRUBJAY_URL) it is a file of this user's: no server, no key, nothing to configure.
-    With it, the same calls go to a Scrubjay server. Safe to share between threads.
+    Without `url` (or SCRUBJAY_URL) the namespace is in a file of this user's: no server, no key, no configuration.
+    With it, the same calls go to a Scrubjay server. Safe to share between threads, and to use after a fork.
 
-    While that server cannot be reached, what is set, appended, deleted, updated and remembered is kept on disk and
-    sent later, in order and once; those calls then give None. With `strict=True` they raise Unavailable instead.
+    `memory[key]`, `memory[key] = value`, `del memory[key]`, `key in memory`, `len(memory)` and `for key in memory` work
+    as with a dict: a key that does not exist raises NotFound, which is a KeyError, and None is not stored.
+
+    While the server is unreachable, `set`, `append`, `delete`, `update`, `merge` and `remember` are queued on disk,
+    return None, and are sent later, in order and once. With `strict=True` they raise Unavailable instead.
+
+    :param namespace: 1 to 128 characters without "/"; namespaces share nothing.
+    :param url: the server, such as "http://127.0.0.1:8787" (SCRUBJAY_URL).
+    :param path: the database file (SCRUBJAY_PATH); not together with `url`.
+    :param durability: "full" or "fast" (SCRUBJAY_DURABILITY).
+    :param timeout: seconds to wait for the server (SCRUBJAY_TIMEOUT).
+    :param api_key: the key that the server asks for (SCRUBJAY_API_KEY).
+    :param secret: encrypts the values in the file (SCRUBJAY_SECRET).
+    :param outbox: the file that queues writes (SCRUBJAY_OUTBOX).
+    :param embedder: the model for recall by meaning (SCRUBJAY_EMBEDDER).
+    :param strict: raise Unavailable instead of queueing writes.
+    :raises InvalidInput: for a namespace or setting that is not valid.
+    :raises Unavailable: when the file cannot be opened.
     """
 
-    # Loggers of frameworks write down whatever vars() finds, and all that hangs on it: the namespace, and no api key.
-    __slots__ = ("__dict__", "__weakref__", "_backend", "_where")
+    # Loggers of frameworks print vars() and everything below it: slots keep the api key out of them.
+    __slots__ = ("__dict__", "__weakref__", "_arguments", "_executor", "_settings")
 
     def __init__(
         self,
@@ -56,113 +82,299 @@ class Memory:
         durability: str | None = None,
         timeout: float | None = None,
         api_key: str | None = None,
+        secret: str | None = None,
+        outbox: str | PathLike[str] | None = None,
+        embedder: str | None = None,
         strict: bool = False,
-        keep_refused: bool = False,
     ) -> None:
         self.namespace = check_namespace(namespace)
-        self._where: dict[str, Any] = {
+        self._arguments: dict[str, Any] = {
             "url": url,
             "path": path,
             "durability": durability,
             "timeout": timeout,
             "api_key": api_key,
+            "secret": secret,
+            "outbox": outbox,
+            "embedder": embedder,
             "strict": strict,
-            "keep_refused": keep_refused,
         }
-        self._backend = open_backend(**self._where)
+        self._settings = resolve_arguments(**{**self._arguments, "strict": None})
+        self._executor = open_executor(self._settings, strict=strict)
+
+    # ------------------------------------------------------------ values
 
     def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int | None:
-        """Store any JSON value and return its version; None deletes, which is version 0.
+        """Store a value under a key.
 
-        `ttl` is in seconds. `if_version` stores only over that very version (0: only if there is
-        none) and raises Conflict otherwise.
+        Replaces the value and its expiry; without `ttl` it never expires.
+
+        :param key: text of up to 512 bytes.
+        :param value: any JSON value; None deletes the key.
+        :param ttl: seconds until it expires.
+        :param if_version: store only if the key is at this version; 0 means that it must not exist.
+        :return: the new version; 0 for a deletion; None when the write is queued.
+        :raises InvalidInput: if JSON cannot represent the value exactly; the message names the path.
+        :raises ValueTooLarge: above 16 MiB.
+        :raises Conflict: if the key is at another version than `if_version`.
+        :raises QuotaExceeded: if the namespace has used up its writes or its storage.
         """
-        check_key(key)
-        check_ttl(ttl)
-        if if_version is not None:
-            check_count("if_version", if_version)
-        if value is None:
-            return None if self._backend.delete(self.namespace, key, if_version) is None else 0
-        return self._backend.set(self.namespace, key, encode(value), ttl, if_version)
+        result: int | None = self._executor.run(set_call(self.namespace, key, value, ttl, if_version))
+        return 0 if value is None and result is not None else result
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value, exactly as it was stored."""
-        value = self._backend.get(self.namespace, check_key(key))
+        """Return the value of a key, exactly as it was stored, or `default` if the key does not exist."""
+        value = self._executor.run(commands.GET(self.namespace, check_key(key)))
         return default if value is MISSING else value
 
     def item(self, key: str) -> Item | None:
-        """The value with its version, times and size."""
-        return self._backend.item(self.namespace, check_key(key))
+        """Return the value of a key with its version, times, expiry and size, or None if the key does not exist.
+
+        :raises Unavailable: if a write to the key is queued: it has no version yet.
+        """
+        found: Item | None = self._executor.run(commands.ITEM(self.namespace, check_key(key)))
+        return found
 
     def delete(self, key: str, *, if_version: int | None = None) -> bool | None:
-        """Whether it was there; None when that is not known yet."""
-        if if_version is not None:
-            check_count("if_version", if_version)
-        return self._backend.delete(self.namespace, check_key(key), if_version)
+        """Delete a key; this never counts against a quota.
+
+        :param if_version: delete only if the key is at this version.
+        :return: whether the key existed; None when the deletion is queued.
+        :raises Conflict: if the key is at another version than `if_version`.
+        """
+        deleted: bool | None = self._executor.run(delete_call(self.namespace, key, if_version))
+        return deleted
+
+    def setdefault(self, key: str, default: Any) -> Any:
+        """Return the value of a key, and store `default` first if the key does not exist, atomically.
+
+        :param default: any JSON value but None.
+        :raises Unavailable: if the server is unreachable: this is never queued.
+        """
+        if default is None:
+            raise InvalidInput("setdefault takes a value to store, not None")
+        value = self.get(key, MISSING)
+        while value is MISSING:
+            try:
+                self.set(key, default, if_version=0)
+            except Conflict:  # another writer was faster, and may have deleted it again
+                value = self.get(key, MISSING)
+            else:
+                return default
+        return value
+
+    def touch(self, key: str, ttl: float | None) -> bool:
+        """Replace the expiry of a key; its value, version and times stay. This never counts against a quota.
+
+        :param ttl: seconds until it expires; None is never.
+        :return: whether the key exists.
+        :raises Unavailable: if the server is unreachable: this is never queued.
+        """
+        found: bool = self._executor.run(commands.TOUCH(self.namespace, check_key(key), check_ttl(ttl)))
+        return found
+
+    def __getitem__(self, key: str) -> Any:
+        value = self.get(key, MISSING)
+        if value is MISSING:
+            raise self._missing(key)
+        return value
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        if self.delete(key) is False:
+            raise self._missing(key)
+
+    def _missing(self, key: str) -> NotFound:
+        return NotFound(f"there is no {key!r} in {self.namespace!r}")
 
     def __contains__(self, key: object) -> bool:
-        return self._backend.contains(self.namespace, check_key(key))
+        found: bool = self._executor.run(commands.CONTAINS(self.namespace, check_key(key)))
+        return found
 
     def keys(self, prefix: str = "") -> list[str]:
-        """All keys that start with `prefix`, sorted."""
-        return list(self._each_key(prefix))
+        """Return all keys that start with `prefix`, in code point order."""
+        return list(self._iter_keys(prefix))
+
+    def items(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield keys with their values, in the order of the keys, page by page.
+
+            for key, value in memory.items("thread/", reverse=True, limit=1): ...
+
+        One page is read at one moment; what others write between two pages may be seen or not.
+
+        :param prefix: only keys that start with it.
+        :param after: only what comes after this key in the order of the iteration.
+        :param limit: how many at most.
+        :param reverse: from the last key to the first.
+        """
+        pages = self._pages(commands.ITEMS, prefix, after, limit, reverse)
+        return chain.from_iterable(pages)
+
+    def values(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
+    ) -> Iterator[Any]:
+        """Yield the values of `items` without their keys; the arguments are the same."""
+        return (value for _, value in self.items(prefix, after=after, limit=limit, reverse=reverse))
+
+    def scan(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
+    ) -> Iterator[Item]:
+        """Yield what `items` yields as Items, with versions, times, expiry and sizes; the arguments are the same.
+
+        :raises Unavailable: if a write to one of the keys is queued: it has no version yet.
+        """
+        pages = self._pages(commands.SCAN, prefix, after, limit, reverse)
+        return chain.from_iterable(pages)
 
     def __iter__(self) -> Iterator[str]:
-        return self._each_key("")
+        return self._iter_keys("")
 
     def __len__(self) -> int:
         return self.usage().keys
 
     def __bool__(self) -> bool:
-        """A memory is true even while it is empty, so that `memory or Memory(...)` works."""
+        """True even while it is empty, so that `memory or Memory(...)` works."""
         return True
 
-    def clear(self) -> int:
-        """Delete everything in the namespace, for good; how many items and notes there were."""
-        return self._backend.clear(self.namespace)
-
-    def append(self, key: str, *items: Any, once: str | None = None) -> int | None:
-        """Add to the end of a list, atomically, at a cost that does not grow with it; its length.
-
-        With an id of your own in `once`, sending it again after a lost answer does not append twice.
-        """
-        check_key(key)
-        _check_once(once)
-        texts = [encode(item, f"items[{i}]") for i, item in enumerate(items)]
-        check_total(texts)
-        return self._backend.append(self.namespace, key, texts, once)
-
-    def tail(self, key: str, n: int) -> list[Any]:
-        """The last `n` items of a list, oldest first."""
-        check_key(key)
-        return self._backend.tail(self.namespace, key, check_count("n", n))
-
-    def incr(self, key: str, by: float = 1, *, once: str | None = None) -> Any:
-        """Add to a number atomically, from 0 if there is none; the new number. For `once` see append."""
-        check_key(key)
-        _check_once(once)
-        if type(by) not in (int, float):
-            raise InvalidInput(f"by is a number, not {shown(by)}")
-        encode(by, "by")
-        return self._backend.incr(self.namespace, key, by, once)
-
     def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
-        """The values of those keys that are there, seen at one moment."""
+        """Return the values of those keys that exist, all read at one moment.
+
+        :param keys: an iterable of keys.
+        :return: a dict in the order of `keys`.
+        """
         if isinstance(keys, str):
             raise InvalidInput("get_many takes several keys; for one, call get")
         wanted = [check_key(key) for key in keys]
         check_total(wanted)
-        return self._backend.get_many(self.namespace, wanted) if wanted else {}
+        if not wanted:
+            return {}
+        found: dict[str, Any] = self._executor.run(commands.GET_MANY(self.namespace, wanted))
+        return found
 
-    def update(self, mapping: Mapping[str, Any]) -> None:
-        """Store several values, all of them or none; None deletes."""
-        texts = {
-            check_key(key): None if value is None else encode(value, f"value[{shown(key)}]")
-            for key, value in mapping.items()
-        }
-        check_total([*texts, *filter(None, texts.values())])
-        if texts:
-            self._backend.update(self.namespace, texts)
+    def update(
+        self,
+        mapping: Mapping[str, Any],
+        *,
+        if_versions: Mapping[str, int] | None = None,
+        ttl: float | None = None,
+    ) -> None:
+        """Store several values, all of them or none; together they count as one write.
+
+        :param mapping: keys and values; None deletes a key.
+        :param if_versions: keys and versions: store only if each key is at its version; 0 means that it must not exist.
+        :param ttl: seconds until the values expire; without it they never do.
+        :raises Conflict: if a key is at another version; nothing is stored then.
+        :raises QuotaExceeded: if all of them together exceed a quota; nothing is stored then.
+        """
+        command = update_call(self.namespace, mapping, if_versions, ttl)
+        if command:
+            self._executor.run(command)
+
+    def merge(self, key: str, mapping: Mapping[str, Any]) -> int | None:
+        """Replace fields of an object, atomically; its other fields and its expiry stay.
+
+        :param key: a key that does not exist counts as an empty object.
+        :param mapping: fields and values; None removes a field.
+        :return: the new version; None when the write is queued.
+        :raises Conflict: if the value is not an object.
+        :raises QuotaExceeded: if the namespace has used up its writes or its storage.
+        """
+        version: int | None = self._executor.run(merge_call(self.namespace, key, mapping))
+        return version
+
+    def incr(self, key: str, by: float = 1, *, once: str | None = None) -> Any:
+        """Add to a number, atomically; the expiry stays.
+
+        :param by: what to add; a key that does not exist counts as 0.
+        :param once: an id of your own: a second call with it returns the first result and adds nothing.
+        :return: the new number.
+        :raises Conflict: if the value is not a number, or `once` was used for another call.
+        :raises Unavailable: if the server is unreachable: this is never queued.
+        """
+        check_key(key)
+        _check_once(once)
+        if type(by) not in (int, float):
+            raise InvalidInput(f"by is a number, not {repr_short(by)}")
+        encode(by, "by")
+        return self._executor.run(commands.INCR(self.namespace, key, by, once=once))
+
+    def clear(self, prefix: str = "") -> int:
+        """Delete all keys that start with `prefix`, all of them or none; this never counts against a quota.
+
+        Without a prefix, erase all values and notes of the namespace, queued writes included.
+
+        :return: how many there were.
+        """
+        if prefix:
+            check_key(prefix, "prefix")
+        count: int = self._executor.run(commands.CLEAR(self.namespace, prefix))
+        return count
+
+    # ------------------------------------------------------------ lists
+
+    def append(self, key: str, *items: Any, once: str | None = None) -> int | None:
+        """Add items to the end of a list, atomically; the cost does not depend on its length.
+
+        :param items: any JSON values. A key that does not exist becomes a list.
+        :param once: an id of your own: a second call with it returns the first result and appends nothing.
+        :return: the new length; None when the write is queued.
+        :raises Conflict: if the value is not a list, or `once` was used for another call.
+        :raises QuotaExceeded: if the namespace has used up its writes or its storage.
+        """
+        _check_once(once)
+        length: int | None = self._executor.run(append_call(self.namespace, key, items, once))
+        return length
+
+    def tail(self, key: str, n: int) -> list[Any]:
+        """Return the last `n` items of a list, oldest first; [] if the key does not exist.
+
+        :raises Conflict: if the value is not a list.
+        """
+        items: list[Any] = self._executor.run(commands.TAIL(self.namespace, check_key(key), check_count("n", n)))
+        return items
+
+    def slice(self, key: str, start: int = 0, stop: int | None = None) -> list[Any]:
+        """Return some items of a list, as `value[start:stop]` would; the cost does not depend on its length.
+
+        :param start: the first item; a negative number counts from the end.
+        :param stop: the first item that is not returned; None is the end.
+        :return: [] if the key does not exist.
+        :raises Conflict: if the value is not a list.
+        """
+        check_count("start", start, least=-MAX_COUNT)
+        if stop is not None:
+            check_count("stop", stop, least=-MAX_COUNT)
+        items: list[Any] = self._executor.run(commands.SLICE(self.namespace, check_key(key), start, stop))
+        return items
+
+    def length(self, key: str) -> int:
+        """Return how many items a list has; 0 if the key does not exist.
+
+        :raises Conflict: if the value is not a list.
+        """
+        count: int = self._executor.run(commands.LENGTH(self.namespace, check_key(key)))
+        return count
+
+    def pop(self, key: str, n: int = 1, *, first: bool = False) -> list[Any]:
+        """Take items from the end of a list, atomically: each item goes to exactly one caller.
+
+        This is about the items of one list; to remove a key, use `delete`. It never counts against a quota.
+
+        :param n: how many at most.
+        :param first: take them from the start of the list instead.
+        :return: the items, in the order of the list; [] if there are none.
+        :raises Conflict: if the value is not a list.
+        :raises Unavailable: if the server is unreachable: this is never queued.
+        """
+        command = commands.POP(self.namespace, check_key(key), check_count("n", n), bool(first))
+        items: list[Any] = self._executor.run(command)
+        return items
+
+    # ------------------------------------------------------------ notes
 
     def remember(
         self,
@@ -175,13 +387,25 @@ class Memory:
         ttl_days: float | None = None,
         pinned: bool = False,
         metadata: Mapping[str, Any] | None = None,
+        supersedes: Iterable[str] = (),
     ) -> Note | None:
-        """Keep a text that `recall` finds again; the same content once more refreshes the note.
+        """Store a text that `recall` finds by its words and, with an embedder, by its meaning.
 
-        `type` and `tags` are free texts to filter by. Notes of one `session` lend each other context.
-        A note expires after `ttl` seconds or `ttl_days`, unless it is `pinned`.
+        The same content in the same session refreshes the note instead of storing it twice.
+
+        :param type: a label to filter by, such as "decision".
+        :param tags: labels to filter by.
+        :param session: the conversation that it belongs to; neighbouring notes of a session help to find each other.
+        :param ttl: seconds until it expires.
+        :param ttl_days: the same in days.
+        :param pinned: never expires.
+        :param metadata: a JSON object of your own; "speaker" or "sender" in it names who said it.
+        :param supersedes: ids of notes that it replaces: they are kept, marked, and no longer recalled.
+        :return: the note; None when the write is queued.
+        :raises QuotaExceeded: if the namespace has used up its writes or its storage.
         """
-        draft = Draft.check(
+        command = remember_call(
+            self.namespace,
             content,
             type=type,
             tags=tags,
@@ -189,9 +413,11 @@ class Memory:
             ttl=ttl,
             ttl_days=ttl_days,
             pinned=pinned,
-            metadata=dict(metadata) if isinstance(metadata, Mapping) else metadata,
+            metadata=metadata,
+            supersedes=supersedes,
         )
-        return self._backend.remember(self.namespace, draft)
+        stored: Note | None = self._executor.run(command)
+        return stored
 
     def recall(
         self,
@@ -203,16 +429,52 @@ class Memory:
         session: str | None = None,
         threshold: float | None = None,
         ranking: str | None = None,
+        explain: bool = False,
+        at: datetime | None = None,
     ) -> list[Note]:
-        """The notes that answer best, best first, each with its `score` from 0 to 1.
+        """Return the notes that fit a question best, best first, each with a `score` from 0 to 1.
 
-        Filters: `type`, `tags` (all of them), `session`, and a score of at least `threshold`.
-        `ranking="confidence"` lets recency and frequency weigh in, where the default only breaks ties by them.
+        :param limit: how many at most.
+        :param type: only notes of this type.
+        :param tags: only notes that have all of these tags.
+        :param session: only notes of this session.
+        :param threshold: only notes with at least this score by relevance.
+        :param ranking: "relevance" (the default), or "confidence", which also weighs recency and frequency.
+        :param explain: give each note an `explanation`: the parts that add up to its score, and the words that matched.
+        :param at: ask as of a past moment: only notes that had been written by then, and "today" is that day.
         """
-        question = Question.check(
-            query, limit=limit, type=type, tags=tags, session=session, threshold=threshold, ranking=ranking
+        asked = RecallQuery.check(
+            query,
+            limit=limit,
+            type=type,
+            tags=tags,
+            session=session,
+            threshold=threshold,
+            ranking=ranking,
+            explain=explain,
+            at=at,
         )
-        return self._backend.recall(self.namespace, question)
+        found: list[Note] = self._executor.run(commands.RECALL(self.namespace, asked))
+        return found
+
+    def search(self, query: str, prefix: str = "", *, limit: int = 10) -> list[Match]:
+        """Return the values and the items of lists that fit a question best, best first.
+
+        It finds words in whatever form in all texts of a value, and in the key of a value that is not a list.
+        `recall` searches notes. Values have no index: a search reads what it searches, 10,000 short messages in about
+        0.1 s, and costs the writes nothing.
+
+        :param prefix: only under keys that start with it.
+        :param limit: how many at most.
+        :raises InvalidInput: if there are more than 64 MiB under these keys.
+        """
+        if prefix:
+            check_key(prefix, "prefix")
+        command = commands.SEARCH(
+            self.namespace, check_query(query), prefix, check_count("limit", limit, least=1, most=MAX_RECALL)
+        )
+        found: list[Match] = self._executor.run(command)
+        return found
 
     def inject_context(
         self,
@@ -225,17 +487,30 @@ class Memory:
         session: str | None = None,
         threshold: float | None = None,
         ranking: str | None = None,
+        at: datetime | None = None,
     ) -> str:
-        """What is remembered about this, as text for a system prompt; "" when nothing fits."""
+        """Return what `recall` finds as text for a system prompt; "" when nothing fits.
+
+        The arguments are those of `recall`, with one more and another default.
+
+        :param max_tokens: the length of the text at most, estimated.
+        :param threshold: without one, notes need a score that those for an unrelated question seldom have; 0 takes all.
+        """
         check_count("max_tokens", max_tokens)
+        least = CONTEXT_THRESHOLD if threshold is None else threshold
         notes = self.recall(
-            query, limit=limit, type=type, tags=tags, session=session, threshold=threshold, ranking=ranking
+            query, limit=limit, type=type, tags=tags, session=session, threshold=least, ranking=ranking, at=at
         )
-        return as_context(notes, max_tokens)
+        return format_prompt(notes, max_tokens)
 
     def forget(self, note_id: str) -> bool:
-        """Erase a note, its text, index and vector, in the file and its log; whether it was there."""
-        return self._backend.forget(self.namespace, check_key(note_id, "note id"))
+        """Erase a note: its text, labels, index entries and vector are overwritten in the file and its log.
+
+        :param note_id: the `id` of a Note.
+        :return: whether it existed.
+        """
+        found: bool = self._executor.run(commands.FORGET(self.namespace, check_key(note_id, "note id")))
+        return found
 
     def notes(
         self,
@@ -244,91 +519,210 @@ class Memory:
         tags: Iterable[str] | None = None,
         session: str | None = None,
     ) -> list[Note]:
-        """All notes, in the order they were first remembered."""
-        which = (check_label("type", type), check_tags(tags), check_label("session", session))
+        """Return all notes that match the filters, in the order in which they were first remembered."""
+        filters = (check_label("type", type), check_tags(tags), check_label("session", session))
         found: list[Note] = []
-        page = self._backend.notes(self.namespace, *which, "")
+        page: list[Note] = self._executor.run(commands.NOTES(self.namespace, *filters, "", MAX_NOTES_PAGE))
         while page:
             found += page
             if len(page) < MAX_NOTES_PAGE:
                 break
-            page = self._backend.notes(self.namespace, *which, page[-1].id)
+            page = self._executor.run(commands.NOTES(self.namespace, *filters, page[-1].id, MAX_NOTES_PAGE))
         return found
 
-    def watch(self, prefix: str = "", *, after: int | None = None, timeout: float | None = None) -> Iterator[Change]:
-        """Each change in the namespace from now on, by whomever, as it happens; the value is for `get` to read.
+    # ------------------------------------------------------------ conversations
 
-        `prefix` keeps to some of the keys. Every change has an `id`: given as `after`, watching goes on from
-        there and misses nothing. Ends when nothing happens for `timeout` seconds; without it, never.
+    def conversations(self, *, session: str | None = None) -> list[Conversation]:
+        """Return the conversations of the namespace, those with the latest messages first.
+
+        A conversation is a list of messages: of an adapter, or one that you `append` messages to, such as
+        `{"role": "user", "content": "Hi"}`.
+
+        :param session: only those of this session.
+        """
+        check_label("session", session)
+        found: list[Conversation] = []
+        page, cursor = self._executor.run(commands.CONVERSATIONS(self.namespace, session, "", MAX_MESSAGES_PAGE))
+        while page:
+            found += page
+            if not cursor:
+                break
+            page, cursor = self._executor.run(
+                commands.CONVERSATIONS(self.namespace, session, cursor, MAX_MESSAGES_PAGE)
+            )
+        return found
+
+    def conversation(
+        self,
+        session: str | None = None,
+        *,
+        key: str | None = None,
+        limit: int = 100,
+        before: int | None = None,
+        after: int | None = None,
+        search: str | None = None,
+    ) -> list[Message]:
+        """Return the last messages of a conversation, oldest first, in one form whichever framework stored them.
+
+        The cost does not depend on the length of the conversation, but a `search` reads as far back as it has to.
+
+        :param session: the session; without it, and without `key`, the conversation with the latest message.
+        :param key: the `key` of a Conversation, if its session has several.
+        :param limit: how many messages at most, up to 1,000.
+        :param before: a `position`: the last messages before it, the page before.
+        :param after: a `position`: the first messages after it, as when a conversation is followed; -1 starts with
+            the first message.
+        :param search: only messages that contain this text.
+        :return: the messages; [] if there is no such conversation.
+        :raises Conflict: if the value of `key` is not a list.
+        """
+        check_label("session", session)
+        check_count("limit", limit, least=1, most=MAX_MESSAGES_PAGE)
+        for name, position, least in (("before", before, 0), ("after", after, -1)):
+            if position is not None:
+                check_count(name, position, least=least)
+        if before is not None and after is not None:
+            raise InvalidInput("give before= or after=, not both")
+        if search is not None:
+            check_key(search, "search")
+        if key is None:
+            latest, _ = self._executor.run(commands.CONVERSATIONS(self.namespace, session, "", 1))
+            if not latest:
+                return []
+            key = latest[0].key
+        found: list[Message] = self._executor.run(
+            commands.CONVERSATION(self.namespace, check_key(key), limit, before, after, search)
+        )
+        return found
+
+    def forget_session(self, session: str) -> int:
+        """Erase a session: its conversations, what agents have stored beside them, and its notes.
+
+        :param session: the name, as `conversations` gives it.
+        :return: how many items and notes it had.
+        :raises Unavailable: if the server is unreachable, or has not been sent all queued writes.
+        """
+        count: int = self._executor.run(commands.FORGET_SESSION(self.namespace, check_key(session, "session")))
+        return count
+
+    def distill(
+        self, session: str, model: Callable[[str], str], *, key: str | None = None, tokens_per_day: int | None = None
+    ) -> Learned:
+        """Let a model turn what is new in a conversation into notes.
+
+        Each note has a type (preference, decision, fact, context, temporary), the tag "learned", the session, and in
+        `metadata["sources"]` the ids of the messages that it comes from. A note that contradicts an older one
+        supersedes it. Notes and progress are stored together, so that nothing is learned twice, and an interrupted call
+        is continued by the next one.
+
+        :param session: the session, as `conversations` gives it.
+        :param model: a function that is given a prompt and returns the model's answer.
+        :param key: the `key` of a Conversation, if the session has several; otherwise the latest is taken.
+        :param tokens_per_day: the most to spend on this namespace in a day (UTC), estimated; SCRUBJAY_LEARN_TOKENS.
+        :return: what was learned. An answer that is not a list of notes changes nothing.
+        :raises Unavailable: if the server is unreachable.
+        """
+        from scrubjay.learning import Student  # noqa: PLC0415 - `import scrubjay` stays light
+
+        if tokens_per_day is None:
+            tokens_per_day = self._settings.learn_tokens
+        check_count("tokens_per_day", tokens_per_day)
+        if key is None:
+            check_key(session, "session")
+            latest, _ = self._executor.run(commands.CONVERSATIONS(self.namespace, session, "", 1))
+            if not latest:
+                return Learned(0, 0, 0, 0, is_complete=True)
+            key = latest[0].key
+        return Student(self, check_key(key), model, tokens_per_day).learn()
+
+    # ------------------------------------------------------------ transactions
+
+    def transaction(self, *, once: str | None = None) -> Transaction:
+        """Write several things, all of them or none; together they count as one write.
+
+            with memory.transaction() as t:
+                t.append("log", "Sarah moved")
+                t.set("city", "Berlin")
+
+        `t` has `set`, `delete`, `update`, `merge`, `append` and `remember`, which happen when the block ends. While the
+        server is unreachable the transaction is queued as one write.
+
+        :param once: an id of your own: a second transaction with it changes nothing.
+        :return: the Transaction; `t.results` has what each verb returned, after the block.
+        :raises QuotaExceeded: at the end of the block, if it exceeds a quota; nothing is stored then.
+        :raises Conflict: likewise, if an `append` is to a value that is not a list, or `once` was used otherwise.
+        """
+        _check_once(once)
+        return Transaction(self.namespace, self._executor.run, once)
+
+    # ------------------------------------------------------------ the namespace
+
+    def watch(self, prefix: str = "", *, after: int | None = None, timeout: float | None = None) -> Iterator[Change]:
+        """Yield each change in the namespace from now on, by any process, as it happens.
+
+        :param prefix: only changes of keys that start with it.
+        :param after: the `id` of a Change: start after it, and miss nothing.
+        :param timeout: end when nothing has changed for so many seconds; without it, never.
+        :raises Conflict: if changes after `after` have been removed from the log.
         """
         return iter(self._open_watch(prefix, after, timeout))
 
     def usage(self) -> Usage:
-        """What the namespace holds, its writes today, and its limits."""
-        return self._backend.usage(self.namespace)
+        """Return current usage, limits, and when the daily counter resets."""
+        found: Usage = self._executor.run(commands.USAGE(self.namespace))
+        return found
 
     def set_quota(self, **limits: int | None) -> Usage:
-        """Limit this namespace: `writes_per_day=`, `max_bytes=`; 0 is no limit, None is the default again."""
+        """Limit this namespace; needs an admin key on a server that has keys.
+
+        :param writes_per_day: writes a day (UTC); 0 is no limit, None the default of the server.
+        :param max_bytes: bytes of keys and values; 0 is no limit, None the default of the server.
+        :return: the usage with the new limits.
+        """
         for name, limit in limits.items():
             if name not in ("writes_per_day", "max_bytes"):
                 raise InvalidInput(f"there is no quota {name!r}; set writes_per_day or max_bytes")
             if limit is not None:
                 check_count(name, limit)
-        return self._backend.set_quota(self.namespace, limits)
-
-    def pending(self) -> list[Pending]:
-        """What was written to this namespace and could not be sent yet, oldest first, with the reason.
-
-        Reads see it, but for `item`, `usage`, `recall` and `notes`. Embedded, there is never any.
-        """
-        return self._backend.pending(self.namespace)
-
-    def flush(self, timeout: float = 10.0) -> None:
-        """Return when nothing of this namespace is pending; raise Unavailable, with the reason, if that takes longer.
-
-        What is not sent then is still kept, and sent later.
-        """
-        self._backend.flush(self.namespace, check_seconds("timeout", timeout))
+        changed: Usage = self._executor.run(commands.SET_QUOTA(self.namespace, limits))
+        return changed
 
     def namespaces(self) -> list[str]:
-        """Every namespace in the same store, whether it still holds something or not."""
-        return self._backend.namespaces()
+        """Return every namespace of the same store, in order, empty ones included."""
+        found: list[str] = self._executor.run(commands.NAMESPACES(""))
+        return found
+
+    # ------------------------------------------------------------ the queue
+
+    def pending(self) -> list[Pending]:
+        """Return the queued writes of this namespace, oldest first, each with its reason.
+
+        `get`, `get_many`, `keys`, `items`, `values`, `tail`, `slice` and `length` include them; `item`, `scan`,
+        `usage`, `recall`, `search` and `notes` do not.
+        """
+        return self._executor.pending(self.namespace)
+
+    def flush(self, timeout: float = 10.0) -> None:
+        """Return when no write of this namespace is queued.
+
+        :param timeout: seconds to wait.
+        :raises Unavailable: if writes are still queued then; they stay queued, and are sent later.
+        """
+        self._executor.flush(self.namespace, check_seconds("timeout", timeout))
 
     @property
-    def api_key(self) -> str | None:
-        """The key that it was opened with, if any."""
-        key: str | None = resolve("api_key", self._where["api_key"])
-        return key
-
-    @property
-    def timeout(self) -> float:
-        """Seconds that it waits for a server."""
-        seconds: float = resolve("timeout", self._where["timeout"])
-        return seconds
-
-    @property
-    def is_away(self) -> bool:
-        """Whether the server was asked in vain, and nobody has reached it since."""
-        return self.has_outbox and bool(getattr(self._backend, "is_away", False))
-
-    @property
-    def has_outbox(self) -> bool:
-        """Whether what cannot be sent is kept on disk."""
-        return is_remote(self.place) and not self._where["strict"]
-
-    @property
-    def place(self) -> str:
-        """Where it is: the path of the file, or the URL of the server."""
-        return self._backend.place
+    def location(self) -> str:
+        """The path of the file, or the URL of the server."""
+        return self._executor.location
 
     def close(self) -> None:
-        """Let go of the file or the connections; nothing is lost by not calling it."""
-        self._backend.close()
-        self._backend = cast("Backend", _Closed())
+        """Release the file or the connections. Nothing is lost without it."""
+        self._executor.close()
+        self._executor = _ClosedExecutor()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process, or a copy, opens the same memory for itself."""
-        return partial(type(self), **self._where), (self.namespace,)
+        """A copy, or another process, opens the same memory for itself."""
+        return partial(type(self), **self._arguments), (self.namespace,)
 
     def __enter__(self) -> Self:
         return self
@@ -339,7 +733,7 @@ class Memory:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Memory {self.namespace!r} at {self.place}>"
+        return f"<Memory {self.namespace!r} at {self.location}>"
 
     def _open_watch(self, prefix: str, after: int | None, timeout: float | None) -> Watch:
         if prefix:
@@ -348,27 +742,38 @@ class Memory:
             check_count("after", after)
         if timeout is not None:
             check_seconds("timeout", timeout)
-        return Watch(lambda: self._backend, self.namespace, prefix, after, timeout)
+        return Watch(lambda: self._executor, self.namespace, prefix, after, timeout)
 
-    def _each_key(self, prefix: str) -> Iterator[str]:
+    def _pages(
+        self, verb: Verb, prefix: str, after: str | None, limit: int | None, reverse: bool
+    ) -> Iterator[Sequence[Any]]:
+        """The pages of `items` and `scan`; the arguments are checked before the first is asked for."""
+        if prefix:
+            check_key(prefix, "prefix")
+        if after is not None:
+            check_key(after, "after")
+        if limit is not None:
+            check_count("limit", limit)
+        return self._read_pages(verb, prefix, after or "", MAX_COUNT if limit is None else limit, bool(reverse))
+
+    def _read_pages(self, verb: Verb, prefix: str, after: str, left: int, reverse: bool) -> Iterator[Sequence[Any]]:
+        cursor: str | None = after
+        while cursor is not None and left > 0:
+            size = min(left, MAX_PAGE)
+            page, cursor = self._executor.run(verb(self.namespace, prefix, cursor, size, reverse))
+            yield page[:left]
+            left -= len(page)
+
+    def _iter_keys(self, prefix: str) -> Iterator[str]:
         if prefix:
             check_key(prefix, "prefix")
         page, after = [""], ""
         while page:
-            page = self._backend.keys(self.namespace, prefix, after)
+            page = self._executor.run(commands.KEYS(self.namespace, prefix, after, MAX_PAGE))
             yield from page
             if len(page) < MAX_PAGE:
                 return
             after = page[-1]
-
-
-def is_remote(place: str) -> bool:
-    return place.startswith("http")
-
-
-def reopened(memory: Memory, **changes: Any) -> Memory:
-    """Another handle on the same memory, opened with other options."""
-    return type(memory)(memory.namespace, **{**memory._where, **changes})  # noqa: SLF001
 
 
 def _check_once(once: str | None) -> None:
@@ -376,41 +781,100 @@ def _check_once(once: str | None) -> None:
         check_key(once, "once id")
 
 
-class _Closed:
-    """What is behind a Memory after close()."""
+class _ClosedExecutor(Executor):
+    """The executor of a Memory after close()."""
 
-    place = "nothing: it is closed"
+    location = "nothing: it is closed"
+    is_closed = True
 
-    def close(self) -> None: ...
-
-    def __getattr__(self, _verb: str) -> Any:
+    def run(self, _command: object, _idempotency_key: str | None = None) -> Any:
         raise Unavailable("this Memory is closed; open another one")
 
+    def pending(self, _namespace: str | None) -> list[Pending]:
+        return self.run(None)  # type: ignore[no-any-return]
 
-def open_backend(
-    *,
-    url: str | None = None,
-    path: str | PathLike[str] | None = None,
-    durability: str | None = None,
-    timeout: float | None = None,
-    api_key: str | None = None,
-    strict: bool = True,
-    keep_refused: bool = False,
-) -> Backend:
-    """The server if there is a URL, else the file. `keep_refused` lets the outbox keep what a quota refuses, too."""
-    for name, given in (("url", url), ("path", path), ("durability", durability), ("api_key", api_key)):
-        if given is not None and not isinstance(given, str | PathLike):
-            raise InvalidInput(f"{name} is text, not {shown(given)}")
-    if url is not None and path is not None:
+    def flush(self, _namespace: str | None, _timeout: float) -> None:
+        self.run(None)
+
+
+def resolve_arguments(**arguments: Any) -> Settings:
+    """The settings of a Memory with these arguments."""
+    for name in ("url", "path", "durability", "api_key", "secret", "outbox", "embedder"):
+        value = arguments.get(name)
+        if value is not None and not isinstance(value, str | PathLike):
+            raise InvalidInput(f"{name} is text, not {repr_short(value)}")
+    if arguments.get("url") is not None and arguments.get("path") is not None:
         raise InvalidInput("give url= for a server or path= for a file, not both")
-    server = None if path is not None else resolve("url", url)
-    if not server:
-        return LocalBackend(fspath(resolve("path", path)), resolve("durability", durability))
-    address = server, resolve("timeout", timeout), resolve("api_key", api_key)
+    settings = memory_settings(**arguments)
+    return settings._replace(
+        url=None if arguments.get("path") is not None else settings.url,
+        path=fspath(settings.path),
+        outbox=fspath(settings.outbox),
+    )
+
+
+def open_executor(settings: Settings, *, strict: bool = True, unattended: bool = False) -> Executor:
+    """The executor for the server if there is a URL, else for the file.
+
+    :param strict: without a queue: what the server cannot take now raises Unavailable.
+    :param unattended: with a queue, also in front of the file; see OutboxExecutor.
+    """
+    if not settings.url and not unattended:
+        return LocalExecutor(settings)
+    open_inner = partial(_open_inner, settings, unattended)
     if strict:
-        from .http_backend import HttpBackend  # noqa: PLC0415 - `import scrubjay` stays light
+        return open_inner()
+    from scrubjay.outbox.executor import OutboxExecutor  # noqa: PLC0415 - `import scrubjay` stays light
 
-        return HttpBackend(*address)
-    from .outbox_backend import OutboxBackend  # noqa: PLC0415
+    return OutboxExecutor(open_inner, settings.outbox, _credentials(settings), unattended=unattended)
 
-    return OutboxBackend(*address, fspath(resolve("outbox")), keep_refused=keep_refused)
+
+def _credentials(settings: Settings) -> str | None:
+    """What identifies the caller to the server: queued writes are sent with the same credentials only."""
+    if not settings.url:
+        return None
+    from scrubjay.transport import split_credentials  # noqa: PLC0415
+
+    return settings.api_key or split_credentials(settings.url)[1]
+
+
+UNATTENDED_SECONDS = 1.0
+"""Seconds that an unattended caller waits for the server or for another process's lock; then the write is queued."""
+
+
+def _open_inner(settings: Settings, unattended: bool) -> Executor:
+    if not settings.url:
+        return LocalExecutor(settings, UNATTENDED_SECONDS)
+    from scrubjay.fencing import FencedExecutor  # noqa: PLC0415
+    from scrubjay.http import HttpExecutor  # noqa: PLC0415
+
+    if unattended:
+        settings = settings._replace(timeout=min(settings.timeout, UNATTENDED_SECONDS))
+    return FencedExecutor(HttpExecutor(settings))
+
+
+def memory_on(executor: Executor, namespace: str) -> Memory:
+    """A Memory that runs its commands on this executor."""
+    memory = Memory.__new__(Memory)
+    memory.namespace = check_namespace(namespace)
+    memory._arguments, memory._executor = {}, executor  # noqa: SLF001
+    return memory
+
+
+def unattended_copy(memory: Memory) -> Memory:
+    """Another handle on the same namespace, for an adapter; see `unattended` of OutboxExecutor."""
+    return memory_on(open_executor(memory._settings, strict=False, unattended=True), memory.namespace)  # noqa: SLF001
+
+
+def check_access(copy: Memory) -> None:
+    """Raise Unauthenticated or Forbidden if the api key of an unattended copy may not write to its namespace.
+
+    An adapter calls it once, while its user is still there to see the error. Nothing happens while the server is
+    unreachable.
+    """
+    copy._executor.check_access(copy.namespace)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def is_strict(memory: Memory) -> bool:
+    """Whether a Memory was opened with `strict=True`."""
+    return bool(memory._arguments["strict"])  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""One conversation per user: a handler that makes its agents anew for each request."""
+"""One conversation per user: a handler that creates its agents for each request."""
 
 from autogen import ConversableAgent
 

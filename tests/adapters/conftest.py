@@ -17,6 +17,7 @@ def home(monkeypatch, tmp_path):
     path = tmp_path / "memory.db"
     monkeypatch.setenv("SCRUBJAY_PATH", str(path))
     monkeypatch.setenv("SCRUBJAY_DURABILITY", "fast")
+    monkeypatch.setenv("SCRUBJAY_PROJECT", "tests")
     return path
 
 

@@ -30,14 +30,22 @@ def quiet(kind, name, *args, **options):
 
 
 class Model:
-    """Answers with what `replies` holds, and keeps every list of messages that it was sent."""
+    """Answers with what `replies` holds, and keeps every list of messages that it was sent.
+
+    It refuses what OpenAI refuses.
+    """
 
     def __init__(self, *replies):
         self.replies = list(replies)
         self.seen = []
+        self.refused = []
 
     def answer(self, request):
         self.seen.append(request["messages"])
+        reason = refused_by_openai(request["messages"])
+        if reason:
+            self.refused.append(reason)
+            return None
         reply = self.replies.pop(0) if self.replies else "ok"
         message = {"role": "assistant", "content": reply} if isinstance(reply, str) else {"role": "assistant", **reply}
         return {
@@ -62,8 +70,9 @@ def serving_model(*replies):
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            body = json.dumps(model.answer(request)).encode()
-            self.send_response(200)
+            answer = model.answer(request)
+            body = json.dumps(answer or {"error": {"message": model.refused[-1]}}).encode()
+            self.send_response(200 if answer else 400)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -90,6 +99,27 @@ def serving_model(*replies):
     finally:
         server.shutdown()
         server.server_close()
+
+
+def refused_by_openai(messages):
+    """Why OpenAI answers 400 to these messages; None if it accepts them."""
+    missing = []
+    for number, message in enumerate(messages):
+        role = message["role"]
+        if role == "tool":
+            if message.get("tool_call_id") not in missing:
+                return f"messages[{number}]: a tool message must follow a message with its tool_calls"
+            missing.remove(message["tool_call_id"])
+            continue
+        if missing:
+            return f"messages[{number}]: these tool_call_ids have no response: {missing}"
+        if role == "function" and not message.get("name"):
+            return f"messages[{number}]: a function message needs a name"
+        unknown = set(message) - {"role", "content", "name", "tool_calls", "function_call", "refusal"}
+        if unknown:
+            return f"messages[{number}]: additional properties: {unknown}"
+        missing = [call["id"] for call in message.get("tool_calls") or ()]
+    return f"the last tool_call_ids have no response: {missing}" if missing else None
 
 
 def call_of(tool, arguments, call_id="call_1"):

@@ -55,6 +55,17 @@ def test_every_name_says_what_to_install(python_with, name):
     assert INSTALL in said
 
 
+def test_two_packages_in_one_folder_are_named_with_the_way_out(python_with, tmp_path):
+    said = python_with(ASK, pyautogen="0.9.0", autogen="0.14.1")
+    assert "overwrite" not in said
+    for folder in tmp_path.glob("*.dist-info"):
+        (folder / "top_level.txt").write_text("autogen\n")
+    said = python_with(ASK)
+    assert "autogen and pyautogen are installed, which overwrite each other's files" in said
+    assert "pip uninstall -y autogen pyautogen" in said
+    assert INSTALL not in said
+
+
 def test_everything_else_works_without(python_with):
     code = "from scrubjay import *; print(Memory.__name__, 'scrubjay.adapters' in sys.modules)"
     assert python_with(code).split() == ["Memory", "False"]

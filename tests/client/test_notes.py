@@ -8,19 +8,19 @@ import sys
 from datetime import timedelta
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import clean_environment, fresh_name
 from scrubjay import AsyncMemory, InvalidInput, Memory, Note, ValueTooLarge
-from scrubjay.recall.context import HEADING, as_context, count_tokens
+from scrubjay.recall.prompt import HEADING, count_tokens, format_prompt
 
 
 def contents(notes):
     return [note.content for note in notes]
 
 
-def test_what_was_remembered_is_recalled_best_first(memory):
+def test_notes_are_recalled_best_first(memory):
     memory.remember("Decided on PostgreSQL instead of MongoDB", type="decision", tags=["db"], session="s-12")
     memory.remember("The database password rotates monthly")
     found = memory.recall("Did we decide on MongoDB?", limit=5)
@@ -36,13 +36,13 @@ def test_a_question_in_other_words_finds_its_note(memory):
     assert 0 < found[0].score < 1
 
 
-def test_only_who_asks_loads_the_synonyms():
+def test_importing_scrubjay_does_not_load_the_synonyms():
     program = "import sys, scrubjay; print('scrubjay.recall.synonyms' in sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert loaded.stdout.strip() == "False"
 
 
-def test_a_note_comes_back_whole(memory):
+def test_a_note_is_returned_with_all_its_fields(memory):
     metadata = {"by": "Ana", "n": [1, 2.5, None, {"é": True}]}
     note = memory.remember("text", type="fact", tags=("b", "a", "b"), session="s", metadata=metadata, ttl=60)
     assert isinstance(note, Note)
@@ -99,9 +99,6 @@ def test_all_notes_are_listed_page_after_page(memory, monkeypatch):
     for i in range(5):
         memory.remember(f"note {i}")
     monkeypatch.setattr("scrubjay.memory.MAX_NOTES_PAGE", 2)
-    monkeypatch.setattr("scrubjay.http_backend.MAX_NOTES_PAGE", 2)
-    pages = memory._backend.notes
-    monkeypatch.setattr(memory._backend, "notes", lambda *args: pages(*args)[:2])
     assert contents(memory.notes()) == [f"note {i}" for i in range(5)]
 
 
@@ -114,7 +111,7 @@ def test_namespaces_do_not_see_each_other(open_memory):
     assert contents(one.notes()) == ["the secret of one"]
 
 
-def test_context_is_text_for_a_prompt(memory):
+def test_a_context_is_text_for_a_prompt(memory):
     assert memory.inject_context("anything") == ""
     memory.remember("Prefers\n\nshort   answers", type="preference")
     context = memory.inject_context("which answers?")
@@ -124,7 +121,7 @@ def test_context_is_text_for_a_prompt(memory):
     assert "[preference, 2" in context
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(max_tokens=st.integers(0, 300))
 def test_context_keeps_to_its_budget(memory, max_tokens):
     for length in (10, 100, 300):
@@ -160,7 +157,7 @@ def test_context_keeps_to_its_budget(memory, max_tokens):
         (lambda m: m.forget(7), "a note id is text, not int"),
     ],
 )
-def test_what_cannot_be_right_is_refused_with_its_name(memory, call, named):
+def test_invalid_arguments_are_rejected_by_name(memory, call, named):
     with pytest.raises(InvalidInput, match=named):
         call(memory)
 
@@ -193,7 +190,7 @@ def test_words_are_found_in_many_scripts(memory, content, query):
     assert [note.content for note in memory.recall(query)] == [content]
 
 
-def test_words_that_look_alike_but_for_their_signs_are_told_apart(memory):
+def test_words_that_differ_only_in_vowel_signs_are_different(memory):
     memory.remember("दिन")
     memory.remember("दान")
     assert [note.content for note in memory.recall("दान")] == ["दान"]
@@ -206,7 +203,7 @@ def test_a_context_takes_the_same_choices_as_a_recall(memory):
     memory.remember("tea three")
     for choices in ({"type": "fact"}, {"session": "s"}, {"tags": ["x"]}, {"threshold": 0.9}, {"ranking": "confidence"}):
         found = memory.recall("tea", limit=8, **choices)
-        assert memory.inject_context("tea", **choices).splitlines()[1:] == as_context(found, 400).splitlines()[1:]
+        assert memory.inject_context("tea", **choices).splitlines()[1:] == format_prompt(found, 400).splitlines()[1:]
 
 
 def test_a_note_that_is_too_long_is_refused(memory):
@@ -214,15 +211,15 @@ def test_a_note_that_is_too_long_is_refused(memory):
         memory.remember("x" * (4 * 2**20 + 1))
 
 
-def test_a_million_emoji_are_a_note_and_a_query(memory):
-    text = "🦜" * 1_000_000
+def test_a_megabyte_of_emoji_is_a_note_and_a_query(memory):
+    text = "🦜" * 250_000
     note = memory.remember(text)
     assert memory.notes()[0].content == text
     assert [found.id for found in memory.recall(text)] == [note.id]
     assert memory.forget(note.id)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])), query=st.text())
 def test_no_text_is_ever_an_error(memory, text, query):
     note = memory.remember("_" + text)
@@ -271,13 +268,15 @@ def test_the_async_verbs_are_the_same(open_memory):
 
 def scrubjay(*words, **options):
     return subprocess.run(
-        [sys.executable, "-m", "scrubjay.cli", *words],
+        [sys.executable, "-m", "scrubjay", *words],
         capture_output=True, text=True, check=False, env=clean_environment(), **options,
     )  # fmt: skip
 
 
 def test_the_commands(open_memory):
-    where = [part for name, value in open_memory.where.items() if name != "durability" for part in (f"--{name}", value)]
+    where = [
+        part for name, value in open_memory.where.items() if name in ("url", "path") for part in (f"--{name}", value)
+    ]
     namespace = fresh_name()
     words = ("--type", "decision", "--tag", "db", "--session", "s", "--ttl-days", "3")
     made = scrubjay("remember", namespace, "Decided on PostgreSQL", *words, *where)
@@ -288,7 +287,7 @@ def test_the_commands(open_memory):
     assert scrubjay("recall", namespace, "postgresql?", "--threshold", "1", *where).stdout == ""
     assert scrubjay("recall", namespace, "zoe", "--context", "100", *where).stdout.startswith(HEADING)
     asked = scrubjay("recall", namespace, "postgresql?", "-n", "1", "--tag", "db", *where)
-    note_id, score, text = asked.stdout.rstrip("\n").split("  ")
+    note_id, score, *_, text = asked.stdout.rstrip("\n").split("  ")
     assert (note_id, text) == (made.stdout.strip(), "Decided on PostgreSQL")
     assert 0 < float(score) <= 1
     assert scrubjay("notes", namespace, *where).stdout.count("\n") == 3
@@ -305,8 +304,42 @@ def test_compact_leaves_nothing_of_what_was_forgotten(tmp_path):
         memory.set("key", 1)
     before = path.stat().st_size
     done = scrubjay("compact", "--path", str(path))
-    assert "bytes on disk" in done.stdout
+    assert "on disk" in done.stdout
     assert path.stat().st_size < before
     assert b"zyxsecret" not in path.read_bytes()
     with Memory("ns", path=str(path)) as memory:
         assert memory.get("key") == 1
+
+
+def test_a_superseded_note_is_kept_and_marked_and_not_recalled(memory):
+    old = memory.remember("Sarah lives in Paris", session="s")
+    new = memory.remember("Sarah lives in Berlin", session="s", supersedes=[old.id])
+    assert contents(memory.recall("where does Sarah live?")) == ["Sarah lives in Berlin"]
+    assert contents(memory.recall("where does Sarah live?", session="s")) == ["Sarah lives in Berlin"]
+    assert [(note.content, note.superseded_by) for note in memory.notes()] == [
+        ("Sarah lives in Paris", new.id),
+        ("Sarah lives in Berlin", None),
+    ]
+
+
+def test_a_superseded_note_that_is_remembered_again_is_recalled_again(memory):
+    old = memory.remember("Sarah lives in Paris")
+    new = memory.remember("Sarah lives in Berlin", supersedes=[old.id, "17", "no id"])
+    again = memory.remember("Sarah lives in Paris", supersedes=[new.id])
+    assert (again.id, again.superseded_by) == (old.id, None)
+    assert contents(memory.recall("where does Sarah live?")) == ["Sarah lives in Paris"]
+
+
+def test_a_note_does_not_supersede_itself(memory):
+    note = memory.remember("Sarah lives in Paris")
+    assert memory.remember("Sarah lives in Paris", supersedes=[note.id]).superseded_by is None
+    assert len(memory.recall("Paris")) == 1
+
+
+def test_a_note_is_superseded_in_a_transaction(memory):
+    old = memory.remember("Sarah lives in Paris")
+    with memory.transaction() as t:
+        t.remember("Sarah lives in Berlin", supersedes=[old.id])
+    assert [note.superseded_by for note in memory.notes()] == [t.results[0], None]
+    with pytest.raises(InvalidInput, match="supersedes is a list"):
+        memory.remember("text", supersedes=old.id)

@@ -12,31 +12,27 @@ import pickle
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import Server, clean_environment, fresh_name, serving
-from scrubjay import (
-    AsyncMemory,
-    Conflict,
-    Forbidden,
-    InvalidInput,
-    Memory,
-    QuotaExceeded,
-    Unauthenticated,
-    Unavailable,
-    outbox,
-)
+from harness import DAY, Server, clean_environment, fresh_name, serving
+from scrubjay import AsyncMemory, Conflict, Forbidden, InvalidInput, Memory, QuotaExceeded, Unauthenticated, Unavailable
 from scrubjay.cli import main
-from scrubjay.settings import resolve
-from scrubjay.store import apikeys
+from scrubjay.memory import unattended_copy
+from scrubjay.outbox import queue
+from scrubjay.outbox import sender as sender_module
+from scrubjay.outbox.sender import Pause, Sender
+from scrubjay.settings import memory_settings
+from scrubjay.store import api_keys
 from scrubjay.store.sqlite import SqliteStore
 
 FREE = ("--writes-per-day", "0", "--max-bytes", "0", "--durability", "fast")
@@ -45,8 +41,8 @@ FREE = ("--writes-per-day", "0", "--max-bytes", "0", "--durability", "fast")
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """The retries of a minute in a second."""
-    for name, seconds in (("FIRST_RETRY", 0.02), ("LAST_RETRY", 0.2), ("LONGEST_WAIT", 0.2)):
-        monkeypatch.setattr(outbox, name, seconds)
+    for name, seconds in (("FIRST_RETRY_SECONDS", 0.02), ("MAX_RETRY_SECONDS", 0.2), ("MAX_REFUSAL_SECONDS", 0.2)):
+        monkeypatch.setattr(sender_module, name, seconds)
 
 
 class Between(http.server.ThreadingHTTPServer):
@@ -88,7 +84,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if isinstance(mode, int):
             self.answer(mode, {}, b"<html>somebody else speaks</html>")
             return
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=60)
         connection.request(self.command, self.path, body, dict(self.headers))
         answer = connection.getresponse()
         data = answer.read()
@@ -147,7 +143,7 @@ def write_all(memory: Memory) -> list:
     ]
 
 
-# ---------------------------------------------------------------- what waits, and what is raised
+# ---------------------------------------------------------------- queued writes, and what is raised
 
 
 def test_everything_waits_for_a_server_that_is_not_there_yet(tmp_path, caplog):
@@ -157,7 +153,7 @@ def test_everything_waits_for_a_server_that_is_not_there_yet(tmp_path, caplog):
         assert [(waits.verb, waits.key) for waits in memory.pending()] == [
             ("set", "k"), ("append", "l"), ("delete", "gone"), ("update", ""), ("remember", ""),
         ]  # fmt: skip
-        assert all("cannot reach" in waits.why and not waits.refused for waits in memory.pending())
+        assert all("cannot reach" in waits.reason and not waits.refused for waits in memory.pending())
         with serving(tmp_path / "db", *FREE, port=port):
             memory.flush()
             assert memory.pending() == []
@@ -165,7 +161,9 @@ def test_everything_waits_for_a_server_that_is_not_there_yet(tmp_path, caplog):
             assert [note.tags for note in memory.notes()] == [("style",)]
             assert write_all(memory)[:3] == [2, 4, False], "from here on the server answers again"
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert str(resolve("outbox")) in caplog.records[0].getMessage()
+    assert str(memory_settings().outbox) in caplog.records[0].getMessage()
+    for command in ("`scrubjay pending`", "`scrubjay flush`", "`scrubjay pending --drop`"):
+        assert command in caplog.records[0].getMessage()
 
 
 def test_a_server_that_dies_and_comes_back_has_everything_in_order(tmp_path):
@@ -228,7 +226,7 @@ def test_a_server_that_fails_is_waited_for(between, remote, status):
 @pytest.mark.parametrize("status", [302, 404])
 def test_an_address_that_is_no_scrubjay_server_is_said_at_once(between, remote, status):
     between.mode = status
-    with pytest.raises(Unavailable, match="is it a Scrubjay server"):
+    with pytest.raises(Unavailable, match="not as a Scrubjay server; check SCRUBJAY_URL"):
         remote.set("k", 1)
     assert remote.pending() == []
 
@@ -245,6 +243,12 @@ def test_an_address_that_turns_out_to_be_somebody_else_loses_nothing(between, re
     assert remote.get("k") == 1
 
 
+def expecting_transaction(memory: Memory) -> None:
+    with memory.transaction() as t:
+        t.append("l", 1)
+        t.update({"n": 2}, if_versions={"n": 1})
+
+
 def test_what_needs_the_answer_is_raised_and_never_overtakes(between, remote):
     remote.set("n", 1)
     between.mode = "refuse"
@@ -255,6 +259,12 @@ def test_what_needs_the_answer_is_raised_and_never_overtakes(between, remote):
     assert remote.set("n", 5) is None
     for call in (
         lambda: remote.incr("n"),
+        lambda: remote.pop("l"),
+        lambda: remote.touch("n", 5),
+        lambda: remote.clear("n"),
+        lambda: remote.setdefault("x", 1),
+        lambda: expecting_transaction(remote),
+        lambda: remote.update({"n": 2}, if_versions={"n": 1}),
         lambda: remote.delete("n", if_version=1),
         lambda: remote.item("n"),
         remote.clear,
@@ -275,15 +285,14 @@ def test_what_the_server_refuses_is_raised_and_not_kept(tmp_path):
         with pytest.raises(InvalidInput):
             memory.set("", 1)
         store = SqliteStore(tmp_path / "db")
-        identity, secret = apikeys.make()
-        store.run(apikeys.issue(identity, secret, "reader", ("*",), True, False))
+        secret = store.run(api_keys.issue("reader", ("*",), True, False)).secret
         store.close()
         with pytest.raises(Unauthenticated):
             memory.set("k", 3)
         with Memory("ns", url=server.url, api_key=secret) as reader, pytest.raises(Forbidden):
             reader.set("k", 3)
         assert memory.pending() == []
-    assert not Path(resolve("outbox")).exists(), "as long as nothing waits there is no file"
+    assert not Path(memory_settings().outbox).exists(), "as long as nothing waits there is no file"
 
 
 def test_strict_raises_instead_and_travels_with_a_copy(between):
@@ -299,7 +308,7 @@ def test_strict_raises_instead_and_travels_with_a_copy(between):
 
 
 def test_a_server_that_never_answers_is_waited_for_once(monkeypatch):
-    monkeypatch.setattr(outbox, "FIRST_RETRY", 600)
+    monkeypatch.setattr(sender_module, "FIRST_RETRY_SECONDS", 600)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with Memory("ns", url=url, timeout=0.2) as memory, Memory("other", url=url, timeout=0.2) as other:
@@ -351,9 +360,9 @@ def test_it_can_be_awaited(between):
 
 def blocked(server: Server, tmp_path) -> tuple[Server, Memory, Memory]:
     """Five appends to a namespace that may write two more, three to one that is free, all while the server is away."""
-    full, free = Memory("full", url=server.url, keep_refused=True), Memory("free", url=server.url)
+    full, free = unattended_copy(Memory("full", url=server.url)), Memory("free", url=server.url)
     full.update({"old": 1, "other": 2})
-    full.set_quota(writes_per_day=4)
+    full.set_quota(writes_per_day=3)
     server.stop()
     for number in range(5):
         full.append("l", number)
@@ -374,7 +383,7 @@ def test_a_quota_stops_its_own_namespace_and_no_other(tmp_path):
     with direct(server, full) as stored:
         assert stored.get("l") == [0, 1]
 
-    # Reads see what waits on top of what is there.
+    # Reads include queued writes on top of what the server has.
     assert full.get("l") == list(range(6))
     assert (full.tail("l", 3), full.tail("l", 0), full.tail("new", 3)) == ([3, 4, 5], [], [])
     full.set("new", {"a": 1})
@@ -385,7 +394,7 @@ def test_a_quota_stops_its_own_namespace_and_no_other(tmp_path):
     assert full.item("other").value == 2
     with pytest.raises(Unavailable, match="no version yet"):
         full.item("new")
-    with pytest.raises(Unavailable, match=r"writes to .* must go before it"):
+    with pytest.raises(Unavailable, match=r"writes to .* must be sent before it"):
         full.incr("other")
 
     # Whoever is over a limit can get below it.
@@ -403,14 +412,14 @@ def test_a_quota_stops_its_own_namespace_and_no_other(tmp_path):
 
 def test_the_sender_sleeps_while_there_is_nothing_that_it_may_try(tmp_path):
     """A server that was away and now refuses: its old pause is over, and must not keep the thread awake."""
-    sender = outbox.Outbox(None, outbox.OutboxFile(tmp_path / "outbox.db", "queue"))
-    sender.waiting = {"refused", "also refused"}
+    sender = Sender(None, queue.QueueFile(tmp_path / "outbox.db", queue.Target("http://a", "")))
+    sender.unsent = {"refused", "also refused"}
     later = time.monotonic() + 1000
-    sender._pauses = {name: outbox.Pause(later, 1.0, QuotaExceeded("full")) for name in sender.waiting}
-    sender._pauses[None] = outbox.Pause(0.0, 1.0, Unavailable("away"))
-    assert sender._idle_seconds() > 900
-    sender.waiting.add("new")
-    assert sender._idle_seconds() == 0
+    sender._pauses = {name: Pause(later, 1.0, QuotaExceeded("full")) for name in sender.unsent}
+    sender._pauses[None] = Pause(0.0, 1.0, Unavailable("unreachable"))
+    assert sender._seconds_to_next_attempt() > 900
+    sender.unsent.add("new")
+    assert sender._seconds_to_next_attempt() == 0
 
 
 def test_clearing_a_namespace_clears_what_waits_for_it(tmp_path):
@@ -429,18 +438,15 @@ def test_clearing_a_namespace_clears_what_waits_for_it(tmp_path):
 def test_an_agents_messages_can_wait_for_a_quota_too(tmp_path):
     with (
         serving(tmp_path / "db", "--writes-per-day", "1") as server,
-        Memory("ns", url=server.url, keep_refused=True) as memory,
+        unattended_copy(Memory("ns", url=server.url)) as memory,
     ):
         assert memory.append("l", 1) == 1
         assert [memory.append("l", number) for number in (2, 3)] == [None, None]
-        assert "write a day" in memory.pending()[0].why
+        assert "write a day" in memory.pending()[0].reason
         assert memory.get("l") == [1, 2, 3]
-        copied = pickle.loads(pickle.dumps(memory))
-        assert copied.append("l", 4) is None
-        copied.close()
         memory.set_quota(writes_per_day=10)
         memory.flush()
-        assert memory.get("l") == [1, 2, 3, 4]
+        assert memory.get("l") == [1, 2, 3]
 
 
 def test_what_can_never_succeed_is_set_aside_and_said(between, server, remote, caplog, capsys):
@@ -449,14 +455,15 @@ def test_what_can_never_succeed_is_set_aside_and_said(between, server, remote, c
     remote.append("text", 1)
     remote.set("after", 2)
     between.mode = "pass"
-    with pytest.raises(Unavailable, match=r"1 write could not be sent.*is no list"):
+    with pytest.raises(Unavailable, match=r"1 write could not be sent.*is not a list"):
         remote.flush()
     assert [(waits.verb, waits.key, waits.refused) for waits in remote.pending()] == [("append", "text", True)]
     assert remote.get("after") == 2, "the rest goes on"
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert len(errors) == 1
     assert "'text'" in errors[0]
-    assert "is no list" in errors[0]
+    assert "is not a list" in errors[0]
+    assert "`scrubjay pending --drop-refused` deletes it" in errors[0]
     assert main(["pending", "--all"]) == 0
     assert "refused: " in capsys.readouterr().out
     between.mode = "refuse"
@@ -464,7 +471,7 @@ def test_what_can_never_succeed_is_set_aside_and_said(between, server, remote, c
     assert main(["pending"]) == 0
     told = capsys.readouterr().out
     assert f"refused by {between.url}: " in told
-    assert f"waits for {between.url}: " in told
+    assert f"queued for {between.url}: " in told
     assert main(["pending", "--drop-refused"]) == 0
     assert "waits" not in capsys.readouterr().out
     assert [waits.key for waits in remote.pending()] == ["waiting"]
@@ -479,15 +486,153 @@ def test_what_waits_for_an_erased_namespace_is_erased_as_well(tmp_path, capsys):
     free.flush()
     assert {write.namespace for write in full.pending()} == {full.namespace}
     assert main(["erase", full.namespace, "--yes", "--url", server.url]) == 0
-    assert "writes that waited in" in capsys.readouterr().out
+    assert "queued writes in" in capsys.readouterr().err
     assert full.pending() == []
     assert full.keys() == []
     assert free.keys() != []
     for memory in (full, free):
         memory.close()
-    left = b"".join(part.read_bytes() for part in Path(resolve("outbox")).parent.glob("outbox*"))
+    left = b"".join(part.read_bytes() for part in Path(memory_settings().outbox).parent.glob("outbox*"))
     assert full.namespace.encode() not in left
     server.stop()
+
+
+@pytest.mark.parametrize("there", ["nobody", "a stranger"])
+def test_what_waits_is_erased_even_if_the_server_cannot_be_reached(between, there, capsys):
+    url = between.url if there == "a stranger" else f"http://127.0.0.1:{free_port()}"
+    between.mode = 503
+    with Memory("erased", url=url, api_key="a key") as memory, Memory("stays", url=url) as other:
+        for each in (memory, other):
+            each.set("k", f"a secret of {each.namespace}")
+        between.mode = 404
+        assert main(["erase", "erased", "--yes", "--url", url]) == 3
+        told = capsys.readouterr()
+        assert "dropped  1 queued write in" in told.err
+        assert "is not erased: run this again when it answers" in told.err
+        assert memory.pending() == []
+        assert len(other.pending()) == 1
+    left = b"".join(part.read_bytes() for part in Path(memory_settings().outbox).parent.glob("outbox*"))
+    assert b"a secret of stays" in left
+    assert b"a secret of erased" not in left
+
+
+def test_erasing_in_a_file_tells_of_what_waits_for_a_server_and_leaves_it(tmp_path, capsys):
+    url = f"http://127.0.0.1:{free_port()}"
+    with Memory("ns", url=url) as memory, Memory("ns", path=tmp_path / "db") as local:
+        memory.set("k", 1)
+        local.set("k", 1)
+        assert main(["erase", "ns", "--yes", "--path", str(tmp_path / "db")]) == 0
+        assert f"scrubjay pending --drop --url {url} --namespace ns" in capsys.readouterr().err
+        assert len(memory.pending()) == 1
+
+
+def test_what_waits_for_a_mistyped_server_can_be_dropped(capsys):
+    wrong, right = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    memories = [
+        Memory(name, url=url, api_key=key)
+        for url, name, key in ((wrong, "a", None), (wrong, "b", "a key"), (right, "a", None), (right, "b", None))
+    ]
+    for memory in memories:
+        memory.set("k", f"secret {memory.namespace} {memory.location}")
+
+    def left() -> list[int]:
+        return [len(memory.pending()) for memory in memories]
+
+    assert main(["pending", "--drop", "--yes"]) == 1
+    assert "--url" in capsys.readouterr().err
+    assert main(["pending", "--drop", "--url", f"{wrong}/"]) == 1
+    told = capsys.readouterr()
+    assert f"queued for {wrong}" in told.out
+    assert right not in told.out
+    assert "nothing was deleted; pass --yes to delete 2 queued writes" in told.err
+    assert left() == [1, 1, 1, 1]
+    assert main(["pending", "--drop", "--url", wrong, "--namespace", "a", "--yes"]) == 0
+    assert "dropped 1 write" in capsys.readouterr().err
+    assert left() == [0, 1, 1, 1]
+    assert main(["pending", "--drop", "--url", wrong, "--yes"]) == 0
+    assert left() == [0, 0, 1, 1]
+    assert main(["pending", "--drop", "--url", wrong, "--yes"]) == 0
+    assert "no writes are queued" in capsys.readouterr().err
+    assert main(["pending", "--namespace", "b", "--all"]) == 0
+    assert capsys.readouterr().out.startswith(f"{right}  b  set")
+    assert main(["pending", "--drop", "--all-servers", "--yes"]) == 0
+    assert left() == [0, 0, 0, 0]
+    for memory in memories:
+        memory.close()
+    assert b"secret" not in b"".join(
+        part.read_bytes() for part in Path(memory_settings().outbox).parent.glob("outbox*")
+    )
+
+
+def test_what_was_refused_for_good_can_be_dropped_with_the_rest(between, remote, capsys):
+    remote.set("text", "no list")
+    between.mode = "refuse"
+    remote.append("text", 1)
+    between.mode = "pass"
+    with pytest.raises(Unavailable, match="scrubjay pending --drop"):
+        remote.flush()
+    assert [waits.refused for waits in remote.pending()] == [True]
+    assert main(["pending", "--drop", "--url", between.url, "--yes"]) == 0
+    assert "dropped 1 write" in capsys.readouterr().err
+    assert remote.pending() == []
+
+
+def test_who_goes_on_sending_takes_no_notice_of_what_was_dropped(between, server, remote):
+    between.mode = "refuse"
+    for number in range(3):
+        remote.append("l", number)
+    assert main(["pending", "--drop", "--url", between.url, "--yes"]) == 0
+    between.mode = "pass"
+    remote.flush()
+    assert remote.append("l", "new") == 1
+    assert direct(server, remote).get("l") == ["new"]
+
+
+def test_a_write_that_may_have_happened_is_not_sent_again_after_the_server_forgot_its_key(between, server, remote):
+    between.mode, between.then = "lose", "refuse"
+    assert remote.append("l", "once") is None
+    assert direct(server, remote).get("l") == ["once"], "it has happened, and only its response was lost"
+    with closing(sqlite3.connect(server.path)) as file:
+        file.execute("DELETE FROM idempotency_keys WHERE namespace = ?", (remote.namespace,))
+        file.commit()
+    with closing(sqlite3.connect(memory_settings().outbox)) as file:
+        changed = file.execute(f"UPDATE writes SET first_sent_at = first_sent_at - {8 * DAY * 1000} RETURNING id")
+        assert len(changed.fetchall()) == 1
+        file.commit()
+    between.mode = "pass"
+    with pytest.raises(Unavailable, match="may have happened"):
+        remote.flush()
+    assert direct(server, remote).get("l") == ["once"]
+    assert [write.refused for write in remote.pending()] == [True]
+    assert main(["flush", "--url", between.url, "--refused"]) == 0
+    assert direct(server, remote).get("l") == ["once", "once"], "as asked for"
+    assert remote.pending() == []
+
+
+def test_a_write_that_never_left_is_sent_at_any_age(server):
+    port = free_port()
+    memory = Memory(fresh_name(), url=f"http://127.0.0.1:{port}")
+    memory.append("l", 1)
+    with closing(sqlite3.connect(memory_settings().outbox)) as file:
+        ((first_sent_at,),) = file.execute("SELECT first_sent_at FROM writes").fetchall()
+    assert first_sent_at is None
+    memory.close()
+
+
+def test_a_rotated_key_sends_what_waits_for_the_old_one(tmp_path):
+    with serving(tmp_path / "db", *FREE) as server, Between(server.port) as proxy:
+        store = SqliteStore(tmp_path / "db")
+        issued = store.run(api_keys.issue("bot"))
+        with Memory("ns", url=proxy.url, api_key=issued.secret) as memory:
+            proxy.mode = "refuse"
+            memory.set("k", 1)
+        new = store.run(api_keys.rotate(issued.apikey.id))
+        store.close()
+        proxy.mode = "pass"
+        with Memory("ns", url=proxy.url, api_key=new) as memory:
+            memory.flush()
+            assert memory.get("k") == 1
+        proxy.shutdown()
 
 
 def test_another_api_key_can_send_what_waits_for_a_revoked_one(tmp_path, capsys, monkeypatch):
@@ -495,41 +640,40 @@ def test_another_api_key_can_send_what_waits_for_a_revoked_one(tmp_path, capsys,
     with serving(tmp_path / "db", *FREE) as server:
         store = SqliteStore(tmp_path / "db")
         for name in ("old", "new"):
-            identity, secret = apikeys.make()
-            store.run(apikeys.issue(identity, secret, name, ("*",), False, True))
-            secrets.append((identity, secret))
+            issued = store.run(api_keys.issue(name, ("*",), False, True))
+            secrets.append((issued.apikey.id, issued.secret))
         with Between(server.port) as proxy, Memory("ns", url=proxy.url, api_key=secrets[0][1]) as memory:
             proxy.mode = "refuse"
             memory.set("k", 1)
-            store.run(apikeys.revoke(secrets[0][0]))
+            store.run(api_keys.revoke(secrets[0][0]))
             store.close()
             proxy.mode = "pass"
-            with pytest.raises(Unavailable, match="needs an api key"):
+            with pytest.raises(Unavailable, match="not known to the server"):
                 memory.flush()
             assert secrets[0][1].encode() not in b"".join(
-                path.read_bytes() for path in Path(resolve("outbox")).parent.iterdir()
+                path.read_bytes() for path in Path(memory_settings().outbox).parent.iterdir()
             )
             monkeypatch.setenv("SCRUBJAY_URL", proxy.url)
             monkeypatch.setenv("SCRUBJAY_API_KEY", secrets[0][1])
             assert main(["flush", "--timeout", "1"]) == 1
-            assert "needs an api key" in capsys.readouterr().err
+            assert "not known to the server" in capsys.readouterr().err
             monkeypatch.setenv("SCRUBJAY_API_KEY", secrets[1][1])
             assert main(["pending", "--all"]) == 0
             assert f'{proxy.url}  ns  set "k"' in capsys.readouterr().out
             assert main(["flush"]) == 1
             assert "1 write more" in (told := capsys.readouterr().err)
-            assert f"scrubjay flush --adopt --url {proxy.url}" in told
-            assert main(["flush", "--adopt"]) == 0
+            assert f"scrubjay flush --other-keys --url {proxy.url}" in told
+            assert main(["flush", "--other-keys"]) == 0
             assert memory.pending() == []
             proxy.shutdown()
 
 
 def test_a_command_is_refused_and_not_done_later(capsys):
-    assert main(["set", "ns", "k", "1", "--url", f"http://127.0.0.1:{free_port()}"]) == 1
+    assert main(["set", "ns", "k", "1", "--url", f"http://127.0.0.1:{free_port()}"]) == 3
     assert "cannot reach" in capsys.readouterr().err
     for command in ("pending", "flush"):
         assert main([command]) == 0
-        assert capsys.readouterr() == ("", "nothing waits to be sent\n")
+        assert capsys.readouterr() == ("", "no writes are queued\n")
 
 
 def test_pending_tells_each_reason_once_and_how_much_waits_where(capsys):
@@ -540,7 +684,7 @@ def test_pending_tells_each_reason_once_and_how_much_waits_where(capsys):
         two.set("ключ", 1)
     assert main(["pending"]) == 0
     reason, *lines = capsys.readouterr().out.splitlines()
-    assert reason.startswith(f"waits for {url}: cannot reach {url}")
+    assert reason.startswith(f"queued for {url}: cannot reach {url}")
     assert [re.sub(r"\d+s ago", "0s ago", line) for line in lines] == [
         "    one  30 writes, the oldest 0s ago",
         "    two  1 write, the oldest 0s ago",
@@ -549,6 +693,30 @@ def test_pending_tells_each_reason_once_and_how_much_waits_where(capsys):
     listed = capsys.readouterr().out.splitlines()
     assert len(listed) == 31
     assert f'{url}  two  set "ключ"' in listed[-1]
+
+
+QUEUE_AND_EXIT = """
+import os, sys
+from scrubjay import Memory
+memory = Memory("ns", url=sys.argv[1])
+memory.set("k", "queued")
+memory.append("session:dave:messages", {"role": "user", "content": "Hi"})
+os._exit(0)
+"""
+
+
+def test_a_command_is_newer_than_what_other_programs_have_queued(tmp_path, capsys):
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    environment = {**clean_environment(), "XDG_DATA_HOME": os.environ["XDG_DATA_HOME"]}
+    subprocess.run([sys.executable, "-c", QUEUE_AND_EXIT, url], check=True, timeout=60, env=environment)
+    with serving(tmp_path / "db", *FREE, port=port):
+        assert main(["set", "ns", "k", "newer", "--url", url]) == 0
+        assert main(["forget-session", "ns", "dave", "--url", url]) == 0
+        assert main(["flush", "--url", url]) == 0
+        with Memory("ns", url=url) as memory:
+            assert memory.get("k") == "newer"
+            assert memory.conversations() == []
 
 
 def test_flush_without_a_server_named_sends_to_all_but_shows_an_api_key_to_none_that_did_not_have_it(
@@ -562,13 +730,14 @@ def test_flush_without_a_server_named_sends_to_all_but_shows_an_api_key_to_none_
     assert main(["flush", "--timeout", "0.2"]) == 1
     told = capsys.readouterr().err
     assert f"1 write could not be sent to {away}: cannot reach" in told
-    assert f"scrubjay flush --adopt --url {other}" in told
+    assert f"scrubjay flush --other-keys --url {other}" in told
     with serving(tmp_path / "db", *FREE, port=int(away.rpartition(":")[2])):
         assert main(["flush"]) == 1
-        assert capsys.readouterr().out == f"nothing waits for {away} any more\n"
+        # Nothing is said of a server whose writes the sender thread of this process has sent before.
+        assert capsys.readouterr().out in ("", f"no writes are queued for {away}\n")
         with Memory("ns", url=away, api_key="") as memory:
             assert memory.get("k") == 1
-    assert main(["flush", "--adopt"]) == 1
+    assert main(["flush", "--other-keys"]) == 1
     assert "--url" in capsys.readouterr().err
 
 
@@ -590,10 +759,10 @@ def test_reads_answer_from_what_waits_where_that_decides(between, remote):
     with pytest.raises(Conflict):
         remote.tail("k", 1)
     for undecided in (lambda: remote.get("l"), lambda: remote.get("unknown"), remote.keys, lambda: remote.item("k")):
-        with pytest.raises(Unavailable, match="waits in"):
+        with pytest.raises(Unavailable, match="are queued in"):
             undecided()
     between.mode = "pass"
-    assert remote.get("l") == [0, 1], "a read sends first what waits"
+    assert remote.get("l") == [0, 1], "a read sends queued writes first"
     assert remote.pending() == []
 
 
@@ -696,7 +865,7 @@ def test_a_forked_child_and_its_parent_send_everything_once(between, server, rem
         code = 1
         try:
             remote.append("child", 0)
-            between_url = remote.place
+            between_url = remote.location
             with Memory(remote.namespace, url=between_url) as own:
                 own.append("child", 1)
             code = 0 if len(remote.pending()) == 22 else 2
@@ -726,7 +895,7 @@ def test_a_child_writes_under_ids_of_its_own(server):
 def test_the_file_is_private_and_forgets_what_was_sent(between, remote):
     between.mode = "refuse"
     remote.append("l", "a secret that was told")
-    path = Path(resolve("outbox"))
+    path = Path(memory_settings().outbox)
     assert path.stat().st_mode & 0o777 == 0o600
     kept = b"".join(part.read_bytes() for part in path.parent.iterdir())
     assert b"a secret that was told" in kept
@@ -735,11 +904,92 @@ def test_the_file_is_private_and_forgets_what_was_sent(between, remote):
     assert b"a secret" not in b"".join(part.read_bytes() for part in path.parent.iterdir())
 
 
+@pytest.fixture
+def full_disk(monkeypatch):
+    """While it is set, nothing can be written to the outbox."""
+    full, run = threading.Event(), queue.QueueFile._run
+
+    def refuse(self, sql, params=()):
+        if full.is_set() and sql.startswith(("DELETE", "UPDATE", "INSERT")):
+            raise queue.QueueUnavailable(f"the outbox {self.path} cannot be used: database or disk is full")
+        return run(self, sql, params)
+
+    monkeypatch.setattr(queue.QueueFile, "_run", refuse)
+    return full
+
+
+def wait_until(is_so) -> None:
+    give_up_at = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+
+
+def in_file(memory: Memory) -> int:
+    """How many writes the file has, whether they are sent or not."""
+    file = queue.QueueFile(Path(memory_settings().outbox), queue.Target("", ""))
+    try:
+        return sum(each.writes for each in file.summaries() if each.namespace == memory.namespace)
+    finally:
+        file.close()
+
+
+def test_a_full_disk_does_not_keep_what_waits_from_being_sent(between, server, remote, full_disk, caplog):
+    between.mode = "refuse"
+    for number in range(50):
+        remote.append("l", number)
+    full_disk.set()
+    between.mode, seen = "pass", len(between.requests)
+    remote.flush()
+    assert len(between.requests) == seen + 50, "each is sent once, though none can be removed"
+    assert not remote._executor.is_unreachable
+    assert remote.pending() == []
+    assert remote.append("l", 50) == 51, "directly, after what waited"
+    assert remote.get("l") == list(range(51))
+    assert in_file(remote) == 50
+    assert len([record for record in caplog.records if "disk is full" in record.getMessage()]) == 1
+    full_disk.clear()
+    wait_until(lambda: in_file(remote) == 0)
+    assert len(between.requests) == seen + 52
+    assert direct(server, remote).get("l") == list(range(51))
+
+
+def test_what_is_refused_for_good_while_the_disk_is_full_is_not_lost(between, remote, full_disk):
+    remote.set("text", "no list")
+    between.mode = "refuse"
+    remote.append("text", 1)
+    remote.set("after", 2)
+    full_disk.set()
+    between.mode = "pass"
+    remote.flush()
+    assert remote.get("after") == 2
+    full_disk.clear()
+    wait_until(lambda: [waits.refused for waits in remote.pending()] == [True])
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_a_server_that_is_away(between, remote, monkeypatch):
+    between.mode = "refuse"
+    remote.set("k", 1)
+
+    def broken(*_):
+        raise queue.QueueUnavailable("the outbox cannot be used: disk I/O error")
+
+    with monkeypatch.context() as patch, Memory(fresh_name(), url=between.url) as other:
+        patch.setattr(queue.QueueFile, "unsent", broken)
+        between.mode = "pass"
+        assert other.get("k") is None, "so the server is there"
+        wait_until(lambda: "disk I/O error" in str(remote._executor._sender.cause(remote.namespace)))
+        assert not remote._executor.is_unreachable
+        assert other.set("k", 1) == 1
+    remote.flush()
+    assert remote.get("k") == 1
+
+
 @pytest.mark.parametrize("fault", ["damaged", "another program's", "in no folder"])
 def test_nothing_pretends_to_be_kept_when_the_file_cannot_be_used(tmp_path, monkeypatch, between, fault):
     path = tmp_path / "outbox.db"
     if fault == "damaged":
-        path.write_bytes(b"this is no database, and never was one" * 200)
+        path.write_bytes(b"this is not a database, and never was one" * 200)
     elif fault == "another program's":
         SqliteStore(path).close()
     else:
@@ -750,7 +1000,9 @@ def test_nothing_pretends_to_be_kept_when_the_file_cannot_be_used(tmp_path, monk
         assert memory.set("k", 1) == 1, "the server is there, so nobody needs the outbox"
         between.mode = "refuse"
         for _ in range(2):
-            with pytest.raises(Unavailable, match=rf"did not answer.*could not be kept.*{path.name}.*SCRUBJAY_OUTBOX"):
+            with pytest.raises(
+                Unavailable, match=rf"did not answer.*could not be queued.*{path.name}.*SCRUBJAY_OUTBOX"
+            ):
                 memory.set("k", 2)
         between.mode = "pass"
         assert memory.get("k") == 1
@@ -765,12 +1017,29 @@ STEPS = st.one_of(
     st.tuples(st.just("append"), st.sampled_from("lm"), st.integers(0, 9)),
     st.tuples(st.just("delete"), st.sampled_from("abclm")),
     st.tuples(st.just("update"), st.dictionaries(KEYS, st.none() | st.integers(0, 9), min_size=1)),
-    st.tuples(st.just("get"), st.sampled_from("abclm")),
+    st.tuples(st.just("merge"), st.just("o"), st.dictionaries(KEYS, st.none() | st.integers(0, 9))),
+    st.tuples(st.just("get"), st.sampled_from("abclmo")),
     st.tuples(st.just("keys")),
+    st.tuples(st.just("items")),
+    st.tuples(st.just("length"), st.sampled_from("lm")),
+    st.tuples(st.just("slice"), st.sampled_from("lm"), st.integers(-3, 3)),
+    st.tuples(st.just("pop"), st.sampled_from("lm"), st.integers(1, 2)),
 )
+READS = {
+    "get": lambda model, key: model.get(key),
+    "keys": sorted,
+    "items": lambda model: sorted(model.items()),
+    "length": lambda model, key: len(model.get(key, [])),
+    "slice": lambda model, key, start: model.get(key, [])[start:],
+}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def read(memory: Memory, verb: str, *args):
+    found = getattr(memory, verb)(*args)
+    return list(found) if verb == "items" else found
+
+
+@settings(max_examples=40)
 @given(st.lists(STEPS, max_size=25))
 def test_whatever_the_network_does_the_memory_is_like_a_dict(between, steps):
     model: dict = {}
@@ -779,18 +1048,66 @@ def test_whatever_the_network_does_the_memory_is_like_a_dict(between, steps):
         for verb, *args in steps:
             if verb == "mode":
                 between.mode = args[0]
-            elif verb in ("get", "keys"):
-                expected = sorted(model) if verb == "keys" else model.get(args[0])
+            elif verb in READS:
                 try:
-                    assert getattr(memory, verb)(*args) == expected
+                    assert read(memory, verb, *args) == READS[verb](model, *args)
                 except Unavailable:
                     assert between.mode != "pass" or memory.pending()
+            elif verb == "pop":
+                if between.mode == "pass":  # a lost answer is a lost item: it raises, and the caller knows
+                    memory.flush()
+                    assert memory.pop(*args) == model.get(args[0], [])[-args[1] :]
+                    if args[0] in model:
+                        del model[args[0]][-args[1] :]
             else:
                 getattr(memory, verb)(*args)
                 follow(model, verb, *args)
         between.mode = "pass"
         memory.flush()
-        assert memory.get_many(list("abclm")) == model
+        assert memory.get_many(list("abclmo")) == model
+
+
+WRITES = st.one_of(
+    st.tuples(st.just("set"), st.sampled_from("abc"), st.integers(0, 9)),
+    st.tuples(st.just("append"), st.sampled_from("lm"), st.integers(0, 9)),
+    st.tuples(st.just("merge"), st.just("o"), st.dictionaries(KEYS, st.none() | st.integers(0, 9))),
+    st.tuples(st.just("update"), st.dictionaries(KEYS, st.none() | st.integers(0, 9), min_size=1)),
+)
+
+
+@settings(max_examples=40)
+@given(
+    before=st.lists(WRITES, max_size=8),
+    after=st.lists(WRITES, min_size=1, max_size=8),
+    limit=st.none() | st.integers(1, 3),
+    start=st.none() | st.sampled_from("abclmo"),
+    reverse=st.booleans(),
+)
+def test_pages_of_items_hold_what_is_queued_behind_a_quota(tmp_path, before, after, limit, start, reverse):
+    model: dict = {}
+    with Memory(fresh_name(), path=tmp_path / "db", durability="fast", outbox=tmp_path / "outbox") as memory:
+        for verb, *args in before:
+            getattr(memory, verb)(*args)
+            follow(model, verb, *args)
+        memory.set("zz", 1)
+        model["zz"] = 1
+        memory.set_quota(writes_per_day=1)
+        copy = unattended_copy(memory)
+        for verb, *args in after:
+            getattr(copy, verb)(*args)
+            follow(model, verb, *args)
+        expected = sorted(model.items(), reverse=reverse)
+        expected = [pair for pair in expected if not start or (pair[0] < start if reverse else pair[0] > start)]
+        assert list(copy.items(after=start, limit=limit, reverse=reverse)) == expected[:limit]
+        assert copy.keys() == sorted(model)
+        assert copy.length("l") == len(model.get("l", []))
+        assert copy.slice("m", -2) == model.get("m", [])[-2:]
+        assert copy.get("o") == model.get("o")
+        queued = {write.key for write in copy.pending()} - {""}
+        for key in queued:
+            with pytest.raises(Unavailable, match="no version yet"):
+                list(copy.scan(key))
+        copy.close()
 
 
 def follow(model: dict, verb: str, *args) -> None:
@@ -801,5 +1118,24 @@ def follow(model: dict, verb: str, *args) -> None:
         model.pop(args[0], None)
     elif verb == "append":
         model[args[0]] = [*model.get(args[0], []), args[1]]
+    elif verb == "merge":
+        merged = {**model.get(args[0], {}), **args[1]}
+        model[args[0]] = {name: value for name, value in merged.items() if value is not None}
     else:
         model[args[0]] = args[1]
+
+
+def test_a_password_in_the_url_is_in_no_file_error_or_log(tmp_path, caplog, between, server):
+    url = between.url.replace("://", "://sarah:hunter2@")
+    between.mode = "refuse"
+    with Memory(fresh_name(), url=url) as memory:
+        assert memory.set("k", 1) is None
+        with pytest.raises(Unavailable) as raised:
+            memory.incr("n")
+        shown = f"{raised.value} {memory!r} {memory.location} {caplog.text} {memory.pending()}"
+        stored = b"".join(part.read_bytes() for part in Path(memory_settings().outbox).parent.iterdir())
+        assert "hunter2" not in shown
+        assert b"hunter2" not in stored
+        between.mode = "pass"
+        memory.flush()
+        assert direct(server, memory).get("k") == 1

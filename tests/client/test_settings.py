@@ -59,8 +59,17 @@ def test_sizes_are_read_as_people_write_them():
     sizes = {"0": 0, "50MB": 50_000_000, "1 kb": 1000, "2GiB": 2**31, "17": 17, "3b": 3}
     assert {text: parse_size(text) for text in sizes} == sizes
     for text in ("", "MB", "-1", "1.5MB", "1XB"):
-        with pytest.raises(ValueError, match="no size"):
+        with pytest.raises(ValueError, match="not a size"):
             parse_size(text)
+
+
+def test_switches_are_read_as_people_write_them(monkeypatch):
+    for text, meant in (("1", True), ("True", True), ("on", True), ("0", False), ("No", False), ("", False)):
+        monkeypatch.setenv("SCRUBJAY_REQUIRE_KEY", text)
+        assert resolve("require_key") is meant
+    monkeypatch.setenv("SCRUBJAY_REQUIRE_KEY", "perhaps")
+    with pytest.raises(InvalidInput, match=r"SCRUBJAY_REQUIRE_KEY: 'perhaps' is neither"):
+        resolve("require_key")
 
 
 def test_every_setting_has_a_default_that_it_can_read_itself():

@@ -16,7 +16,7 @@ from scrubjay import AsyncMemory, InvalidInput, Memory, Unavailable
 def test_a_watcher_sees_what_happens_from_its_call_on(open_memory):
     memory = open_memory()
     memory.set("before", 1)
-    watch = memory.watch(timeout=5)
+    watch = memory.watch(timeout=60)
     memory.set("k", 1)
     open_memory().set("elsewhere", 1)
     memory.append("l", "x")
@@ -29,7 +29,7 @@ def test_a_watcher_sees_what_happens_from_its_call_on(open_memory):
 
 def test_a_watcher_goes_on_after_the_change_it_saw_last(open_memory):
     memory = open_memory()
-    watch = memory.watch(timeout=5)
+    watch = memory.watch(timeout=60)
     for n in range(5):
         memory.set(f"k{n}", n)
     last = [next(watch) for _ in range(2)][-1]

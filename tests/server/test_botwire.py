@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import botwire
 import botwire.memory
+import httpx
 import pytest
 import requests
 from botwire import BotWireChatHistory
@@ -20,7 +21,7 @@ def theirs(server) -> botwire.Memory:
     memory._client.close()  # it has no close() of its own
 
 
-def test_values_come_back_as_its_package_knows_them(theirs):
+def test_values_come_back_as_botwire_returns_them(theirs):
     theirs.set("name", "Pedro")
     theirs.set("profile", {"likes": ["tea"], "age": 42})
     theirs.set("list", [1, {"a": None}])
@@ -35,25 +36,25 @@ def test_values_come_back_as_its_package_knows_them(theirs):
     assert theirs.delete("name") is False
 
 
-def test_what_looks_like_json_and_is_not_stays_text(theirs):
+def test_text_that_is_almost_json_stays_text(theirs):
     for text in ("[not json", "{", "{'a': 1}", "", "null and void"):
         theirs.set("k", text)
         assert theirs.get("k") == text
 
 
-def test_setting_none_deletes_as_its_documentation_says(theirs):
+def test_setting_none_deletes_as_botwire_documents(theirs):
     theirs.set("k", "x")
     theirs.set("k", None)
     assert theirs.get("k") is None
     assert theirs.keys() == []
 
 
-def test_keys_are_strings_and_all_of_them(theirs, server):
+def test_keys_returns_all_keys_as_strings(theirs, server):
     Memory(theirs.namespace, url=server.url).update({f"k{i:05}": i for i in range(10_500)})
     assert theirs.keys() == [f"k{i:05}" for i in range(10_500)]
 
 
-def test_a_question_mark_belongs_to_the_key(theirs):
+def test_a_question_mark_is_part_of_the_key(theirs):
     theirs.set("a", "plain")
     theirs.set("a?b", "question")
     theirs.set("who/what is it? a/b&c=d", "both")
@@ -62,7 +63,7 @@ def test_a_question_mark_belongs_to_the_key(theirs):
     assert theirs.keys() == ["a", "a?b", "who/what is it? a/b&c=d"]
 
 
-def test_both_packages_see_one_namespace(theirs, server):
+def test_botwire_and_scrubjay_share_a_namespace(theirs, server):
     with Memory(theirs.namespace, url=server.url) as ours:
         theirs.set("history", [{"role": "user"}])
         assert ours.get("history") == [{"role": "user"}]
@@ -72,11 +73,11 @@ def test_both_packages_see_one_namespace(theirs, server):
         assert theirs.get("n") == 42
 
 
-def test_its_langchain_history_survives_two_thousand_messages(server, monkeypatch):
+def test_botwires_langchain_history_holds_two_thousand_messages(server, monkeypatch):
     # BOTWIRE_URL is read when its package is imported, and becomes this default.
     monkeypatch.setattr(botwire.memory.Memory.__init__, "__defaults__", (server.url, 10.0))
     history = BotWireChatHistory(session_id=fresh_name("session"), namespace=fresh_name("langchain"))
-    # Its package rewrites the whole list for each message, so most are laid down in one go and the last by it.
+    # BotWire rewrites the whole list for each message, so most are stored in one write and the last by its history.
     text = "What was said, at about the length that people say it. "
     first = [HumanMessage(f"{i} {text}") if i % 2 else AIMessage(f"{i} {text}") for i in range(1980)]
     history._mem.set(history.session_id, botwire.memory.messages_to_dict(first))
@@ -92,14 +93,28 @@ def test_its_langchain_history_survives_two_thousand_messages(server, monkeypatc
     again._mem._client.close()
 
 
-def test_a_ttl_on_its_wire_is_kept(server):
+def test_botwire_sends_an_api_key_that_is_in_the_url(guarded):
+    theirs = botwire.Memory(fresh_name("botwire"), base_url=guarded.url.replace("://", f"://{guarded.apikey}@"))
+    theirs.set("name", "Pedro")
+    assert theirs.get("name") == "Pedro"
+    assert theirs.keys() == ["name"]
+    assert theirs.delete("name")
+    assert theirs.get("name") is None
+    theirs._client.close()
+    without = botwire.Memory(theirs.namespace, base_url=guarded.url)
+    with pytest.raises(httpx.HTTPStatusError, match="401"):
+        without.get("name")
+    without._client.close()
+
+
+def test_both_names_of_ttl_are_accepted(server):
     key = f"{server.url}/memory/{fresh_name()}/k"
     for field in ("ttl", "ttl_seconds"):
-        requests.put(key, json={"value": "v", field: 60}, timeout=5)
-        assert requests.get(key, timeout=5).json()["expires_at"] is not None
+        requests.put(key, json={"value": "v", field: 60}, timeout=60)
+        assert requests.get(key, timeout=60).json()["expires_at"] is not None
 
 
-def test_errors_on_its_wire_are_ours(server):
-    answer = requests.put(f"{server.url}/memory/ns/k", json={"vlaue": 1}, timeout=5)
+def test_errors_of_botwires_api_have_scrubjays_form(server):
+    answer = requests.put(f"{server.url}/memory/ns/k", json={"vlaue": 1}, timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_input")
-    assert requests.get(f"{server.url}/memory/ns/nope", timeout=5).json()["code"] == "not_found"
+    assert requests.get(f"{server.url}/memory/ns/nope", timeout=60).json()["code"] == "not_found"

@@ -1,4 +1,4 @@
-"""Changes over HTTP: the stream of events, and who may read what of the log."""
+"""Changes over HTTP: the event stream, long polling and the audit."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import requests
 
 from harness import serving
 from scrubjay import Memory
-from scrubjay.store import apikeys, changes, items
-from scrubjay.store.aio import AioStore
+from scrubjay.models import Change
+from scrubjay.store import api_keys, changes, items
 from scrubjay.store.sqlite import SqliteStore
-from scrubjay_server import Watchers
+from scrubjay.store.sqlite.asyncio import AsyncStore
+from scrubjay_watch import MAX_REFUSALS, Watchers
 
 EVENTS = {"Accept": "text/event-stream"}
 
 
 def issue(server, name: str, pattern: str = "*", *, admin: bool = False) -> str:
     store = SqliteStore(server.path)
-    identity, secret = apikeys.make()
-    store.run(apikeys.issue(identity, secret, name, (pattern,), False, admin))
+    issued = store.run(api_keys.issue(name, (pattern,), False, admin))
     store.close()
-    return secret
+    return issued.secret
 
 
 def events(answer: requests.Response, count: int) -> list[dict[str, str]]:
@@ -58,9 +58,9 @@ def url(server, namespace: str = "ns") -> str:
     return f"{server.url}/v1/namespaces/{namespace}/changes"
 
 
-def test_changes_stream_as_events_and_go_on_from_the_last_id(own):
+def test_changes_stream_as_events_and_resume_from_the_last_id(own):
     with Memory("ns", url=own.url) as memory:
-        stream = requests.get(url(own), headers=EVENTS, stream=True, timeout=20)
+        stream = requests.get(url(own), headers=EVENTS, stream=True, timeout=60)
         assert stream.headers["content-type"].startswith("text/event-stream")
         memory.set("a", 1)
         memory.set("b", 2)
@@ -69,11 +69,11 @@ def test_changes_stream_as_events_and_go_on_from_the_last_id(own):
         assert first["id"] == str(json.loads(first["data"])["id"])
         memory.set("c", 3)
         for resumed in ({"headers": {**EVENTS, "Last-Event-ID": second["id"]}}, {"params": {"after": second["id"]}}):
-            (third,) = events(requests.get(url(own), stream=True, timeout=20, **resumed), 1)
+            (third,) = events(requests.get(url(own), stream=True, timeout=60, **resumed), 1)
             assert json.loads(third["data"])["key"] == "c"
 
 
-def test_json_waits_for_a_change_as_long_as_asked(own):
+def test_json_waits_for_a_change_for_the_requested_time(own):
     asked = {"headers": {"Accept": "application/json"}, "timeout": 30}
     present = requests.get(url(own), **asked).json()
     assert present == {"changes": [], "cursor": 0}
@@ -87,39 +87,39 @@ def test_json_waits_for_a_change_as_long_as_asked(own):
 
 
 @pytest.mark.parametrize("query", ["after=x", "after=-1", "wait=61", "wait=nan", "wait=x", "after=99"])
-def test_a_wrong_question_gets_its_cause(own, query):
-    answer = requests.get(f"{url(own)}?{query}", timeout=20)
+def test_an_invalid_query_is_refused_with_a_reason(own, query):
+    answer = requests.get(f"{url(own)}?{query}", timeout=60)
     assert answer.status_code in (400, 409)
     assert answer.json()["detail"]
 
 
 @pytest.mark.parametrize("last", ["junk", "-1", "", "1.0", "9" * 16, "9" * 400, "\xb2"])
-def test_a_last_event_id_that_is_no_cursor_is_refused(own, last):
+def test_an_invalid_last_event_id_is_refused(own, last):
     for accepts in (EVENTS, {"Accept": "application/json"}):
         headers = {**accepts, "Last-Event-ID": last.encode("latin-1")}
-        answer = requests.get(url(own), headers=headers, stream=True, timeout=20)
+        answer = requests.get(url(own), headers=headers, stream=True, timeout=60)
         assert answer.status_code == 400
         assert answer.json()["code"] == "invalid_input"
         assert answer.json()["detail"].startswith("Last-Event-ID is ")
 
 
-def test_the_document_tells_of_the_last_event_id(own):
-    document = requests.get(f"{own.url}/openapi.json", timeout=20).json()
+def test_the_openapi_document_has_the_last_event_id(own):
+    document = requests.get(f"{own.url}/openapi.json", timeout=60).json()
     operation = document["paths"]["/v1/namespaces/{namespace}/changes"]["get"]
-    (told,) = [given for given in operation["parameters"] if given["in"] == "header"]
-    assert (told["name"], told["schema"]["minimum"]) == ("Last-Event-ID", 0)
-    assert "watches at once" in operation["responses"]["429"]["description"]
+    (parameter,) = [given for given in operation["parameters"] if given["in"] == "header"]
+    assert (parameter["name"], parameter["schema"]["minimum"]) == ("Last-Event-ID", 0)
+    assert "open watches" in operation["responses"]["429"]["description"]
 
 
-def test_a_stream_does_not_keep_the_server_from_stopping(own):
-    stream = requests.get(url(own), headers=EVENTS, stream=True, timeout=30)
+def test_an_open_stream_does_not_delay_shutdown(own):
+    stream = requests.get(url(own), headers=EVENTS, stream=True, timeout=60)
     own.process.send_signal(signal.SIGTERM)
     _, said = own.process.communicate(timeout=30)
-    assert said == "", "it waited for the stream until it lost patience"
+    assert said == "", "it waited for the stream until its timeout"
     stream.close()
 
 
-def test_a_key_watches_only_its_own_and_only_while_it_is_valid(own):
+def test_a_key_watches_only_its_namespaces_and_only_until_it_is_revoked(own):
     key = issue(own, "bot", "mine-*")
     asked = {"headers": {"X-API-Key": key, **EVENTS}, "stream": True, "timeout": 30}
     hidden = requests.get(url(own, "theirs"), **asked)
@@ -131,16 +131,16 @@ def test_a_key_watches_only_its_own_and_only_while_it_is_valid(own):
         (seen,) = events(stream, 1)
         assert json.loads(seen["data"])["who"] == "bot"
         store = SqliteStore(own.path)
-        (made,) = [made for made in store.run(apikeys.list_all()) if made.name == "bot"]
-        store.run(apikeys.revoke(made.id))
+        (made,) = [made for made in store.run(api_keys.list_all()) if made.name == "bot"]
+        store.run(api_keys.revoke(made.id))
         store.close()
         theirs.set("more", 1)
     assert "data" not in hidden.text, "the stream ends by itself once its key is revoked"
 
 
-def test_whoever_watches_is_woken_by_the_own_namespace_alone(tmp_path):
+def test_a_watcher_is_woken_only_by_its_own_namespace(tmp_path):
     async def watch() -> None:
-        async with AioStore(SqliteStore(tmp_path / "db", durability="fast")) as store:
+        async with AsyncStore(SqliteStore(tmp_path / "db", durability="fast")) as store:
             watchers = Watchers(store)
             mine, theirs = (asyncio.ensure_future(watchers.wait(name, 0, 60)) for name in ("mine", "theirs"))
             await asyncio.sleep(0)
@@ -154,67 +154,134 @@ def test_whoever_watches_is_woken_by_the_own_namespace_alone(tmp_path):
     asyncio.run(watch())
 
 
-def test_a_stream_whose_cursor_is_gone_ends_and_the_next_says_why(own):
+def test_a_stream_whose_cursor_is_gone_ends_and_the_next_request_gets_the_reason(own):
     with Memory("ns", url=own.url) as memory:
         memory.set("k", 1)
         memory.set("k", 2)
-    stream = requests.get(url(own), headers=EVENTS, stream=True, timeout=30)
+    stream = requests.get(url(own), headers=EVENTS, stream=True, timeout=60)
     with contextlib.closing(sqlite3.connect(own.path)) as file:  # as an older backup has it
         file.execute("DELETE FROM changes WHERE id = 2")
         file.commit()
-    assert "id: 2" in stream.text, "it came to an end, and did not break off"
-    answer = requests.get(url(own), headers={**EVENTS, "Last-Event-ID": "2"}, timeout=30)
+    assert "id: 2" in stream.text, "the stream ended and was not cut off"
+    answer = requests.get(url(own), headers={**EVENTS, "Last-Event-ID": "2"}, timeout=60)
     assert answer.status_code == 409
-    assert "read anew" in answer.json()["detail"]
+    assert "read the values again" in answer.json()["detail"]
 
 
-def test_the_audit_tells_who_did_what_and_who_was_refused(own):
+def test_the_audit_has_changes_and_refusals_with_their_api_key(own):
     key = issue(own, "bot", "mine")
     admin = issue(own, "boss", admin=True)
     headers = {"X-API-Key": key}
-    requests.put(f"{own.url}/v1/namespaces/mine/items/k", json={"value": 1}, headers=headers, timeout=20)
-    requests.put(f"{own.url}/v1/namespaces/theirs/items/k", json={"value": 1}, headers=headers, timeout=20)
-    requests.put(f"{own.url}/v1/namespaces/mine/items/k", json={"valu": 1}, headers=headers, timeout=20)
-    requests.get(f"{own.url}/v1/namespaces/mine/items/k", headers={"X-API-Key": "guess"}, timeout=20)
-    assert requests.get(f"{own.url}/v1/audit", headers=headers, timeout=20).status_code == 403
-    time.sleep(1.5)  # refusals are written down once a second
-    answer = requests.get(f"{own.url}/v1/audit", headers={"X-API-Key": admin}, timeout=20).json()
-    told = [
+    requests.put(f"{own.url}/v1/namespaces/mine/items/k", json={"value": 1}, headers=headers, timeout=60)
+    requests.put(f"{own.url}/v1/namespaces/theirs/items/k", json={"value": 1}, headers=headers, timeout=60)
+    requests.put(f"{own.url}/v1/namespaces/mine/items/k", json={"valu": 1}, headers=headers, timeout=60)
+    requests.get(f"{own.url}/v1/namespaces/mine/items/k", headers={"X-API-Key": "guess"}, timeout=60)
+    assert requests.get(f"{own.url}/v1/audit", headers=headers, timeout=60).status_code == 403
+    time.sleep(1.5)  # refusals are written once a second
+    answer = requests.get(f"{own.url}/v1/audit", headers={"X-API-Key": admin}, timeout=60).json()
+    logged = [
         (change["who"], change["verb"], change["namespace"], change["refusal"])
         for change in answer["changes"]
         if change["verb"] != "issue"
     ]
-    assert told == [
+    assert logged == [
         ("bot", "set", "mine", None),
         ("bot", "set", "theirs", "forbidden"),
         ("bot", "set", "mine", "invalid_input"),
-        ("bot", "read", "", "forbidden"),
+        ("bot", "audit", "", "forbidden"),
         ("nobody at 127.0.0.1", "get", "mine", "unauthenticated"),
     ]
     one = requests.get(
-        f"{own.url}/v1/audit", params={"namespace": "theirs"}, headers={"X-API-Key": admin}, timeout=20
+        f"{own.url}/v1/audit", params={"namespace": "theirs"}, headers={"X-API-Key": admin}, timeout=60
     ).json()
     assert [change["refusal"] for change in one["changes"]] == ["forbidden"]
 
 
-def test_the_audit_tells_who_erased(own):
+def test_the_audit_has_the_api_key_that_erased(own):
     with Memory("ns", url=own.url) as memory:
         memory.set("k", 1)
     headers = {"X-API-Key": issue(own, "boss", admin=True)}
-    requests.post(f"{own.url}/v1/namespaces/ns/erase", headers=headers, timeout=20).raise_for_status()
-    answer = requests.get(f"{own.url}/v1/audit", headers=headers, timeout=20).json()
+    requests.post(f"{own.url}/v1/namespaces/ns/erase", headers=headers, timeout=60).raise_for_status()
+    answer = requests.get(f"{own.url}/v1/audit", headers=headers, timeout=60).json()
     assert [(change["who"], change["verb"]) for change in answer["changes"]] == [("local", "issue"), ("boss", "erase")]
 
 
-def test_a_storm_of_refusals_is_counted_and_not_kept(own):
-    issue(own, "bot")
-    with requests.Session() as session:
-        for _ in range(1200):
-            session.get(f"{own.url}/v1/namespaces/ns/items/k", timeout=20)
-    own.stop()
-    store = SqliteStore(own.path)
-    found = store.run(changes.read_audit(None, 0, 0, 10_000))
+def refusals_of(server) -> list[Change]:
+    """The refusals that a stopped server has logged."""
+    store = SqliteStore(server.path)
+    found, _ = store.run(changes.read_audit(None, 0))
     store.close()
-    told = [change for change in found if change.refusal]
-    counted = sum(int(change.key.split()[0]) for change in told if change.verb == "other")
-    assert sum(change.verb == "get" for change in told) + counted == 1200
+    return [change for change in found if change.refusal]
+
+
+def test_equal_refusals_are_counted_in_one_row(own):
+    issue(own, "bot")
+    started = time.monotonic()
+    with requests.Session() as session:
+        for n in range(600):
+            session.get(f"{own.url}/v1/namespaces/ns/items/k{n}", timeout=60)
+    own.stop()
+    rounds = time.monotonic() - started + 2  # one row a second, and what is written at the end
+    logged = refusals_of(own)
+    assert {(change.verb, change.namespace, change.refusal) for change in logged} == {("get", "ns", "unauthenticated")}
+    assert sum(change.times for change in logged) == 600
+    assert len(logged) <= rounds
+
+
+def test_different_refusals_are_limited_and_counted(own):
+    issue(own, "bot")
+    started = time.monotonic()
+    with requests.Session() as session:
+        for n in range(600):
+            session.get(f"{own.url}/v1/namespaces/ns{n}/items/k", timeout=60)
+    own.stop()
+    rounds = time.monotonic() - started + 2
+    logged = refusals_of(own)
+    assert sum(change.times for change in logged) == 600
+    assert len(logged) <= rounds * (MAX_REFUSALS + 1)
+
+
+def test_the_audit_is_read_in_pages(own):
+    with Memory("ns", url=own.url) as memory:
+        for n in range(3):
+            memory.set("k", n)
+            requests.put(f"{own.url}/v1/namespaces/ns/items/k", json={"valu": 1}, timeout=60)
+            time.sleep(1.2)  # refusals are written once a second
+    logged, cursor = [], "0"
+    for _ in range(6):
+        answer = requests.get(f"{own.url}/v1/audit", params={"after": cursor, "limit": 1}, timeout=60).json()
+        logged += [change["refusal"] for change in answer["changes"]]
+        cursor = answer["cursor"]
+    assert logged == [None, "invalid_input"] * 3
+    assert requests.get(f"{own.url}/v1/audit", params={"after": cursor}, timeout=60).json() == {
+        "changes": [],
+        "cursor": cursor,
+    }
+    for wrong in ("x", "-1", "1.", "1.2.3", "9" * 17):
+        assert requests.get(f"{own.url}/v1/audit", params={"after": wrong}, timeout=60).status_code == 400
+
+
+WRITES = [
+    ("PUT", "/v1/namespaces/theirs/items/k", "set"),
+    ("DELETE", "/v1/namespaces/theirs/items/k", "delete"),
+    ("POST", "/v1/namespaces/theirs/lists/k", "append"),
+    ("POST", "/v1/namespaces/theirs/counters/k", "incr"),
+    ("PATCH", "/v1/namespaces/theirs/items", "update"),
+    ("POST", "/v1/namespaces/theirs/notes", "remember"),
+    ("PUT", "/memory/theirs/k", "set"),
+    ("DELETE", "/memory/theirs/k", "delete"),
+]
+
+
+def test_a_refused_write_is_logged_under_its_verb_in_every_api(own):
+    headers = {"X-API-Key": issue(own, "bot", "mine")}
+    for method, path, _ in WRITES:
+        assert requests.request(method, own.url + path, json={}, headers=headers, timeout=60).status_code == 403
+    assert requests.put(f"{own.url}/memory/mine/k", json={}, headers=headers, timeout=60).status_code == 400
+    own.stop()
+    logged = {(change.verb, change.namespace, change.refusal): change.times for change in refusals_of(own)}
+    verbs = [verb for *_, verb in WRITES]
+    assert logged == {
+        **{(verb, "theirs", "forbidden"): verbs.count(verb) for verb in verbs},
+        ("set", "mine", "invalid_input"): 1,
+    }

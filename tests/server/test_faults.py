@@ -1,4 +1,4 @@
-"""What a running server answers when its disk, its file or another process does not play along."""
+"""Responses of a running server when its disk is full, its file is moved or another process holds the lock."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def server(tmp_path):
 
 
 def put(server: Server, key: str, value: object) -> requests.Response:
-    return requests.put(f"{server.url}/v1/namespaces/ns/items/{key}", json={"value": value}, timeout=20)
+    return requests.put(f"{server.url}/v1/namespaces/ns/items/{key}", json={"value": value}, timeout=60)
 
 
 def get(server: Server, path: str) -> requests.Response:
-    return requests.get(f"{server.url}{path}", timeout=20)
+    return requests.get(f"{server.url}{path}", timeout=60)
 
 
-def assert_told(answer: requests.Response, cause: str, server: Server) -> None:
-    """503 in words for the client, which has nothing to do with where the file lies."""
-    told = answer.json()
-    assert (answer.status_code, told["code"]) == (503, "unavailable")
+def assert_unavailable(answer: requests.Response, cause: str, server: Server) -> None:
+    """A 503 with the cause, but without the path of the server's file."""
+    error = answer.json()
+    assert (answer.status_code, error["code"]) == (503, "unavailable")
     assert int(answer.headers["Retry-After"]) > 0
-    assert cause in told["detail"]
-    assert str(server.path.parent) not in told["detail"]
+    assert cause in error["detail"]
+    assert str(server.path.parent) not in error["detail"]
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="a limit on another process can only be set on Linux")
-def test_a_full_disk_refuses_writes_goes_on_reading_and_recovers(server):
+def test_a_full_disk_refuses_writes_keeps_reading_and_recovers(server):
     unlimited = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
     acknowledged = []
     for i in range(1000):
@@ -46,21 +46,21 @@ def test_a_full_disk_refuses_writes_goes_on_reading_and_recovers(server):
         if answer.status_code != 200:
             break
         acknowledged.append(f"f{i}")
-    assert_told(answer, "nothing was half-written", server)
+    assert_unavailable(answer, "nothing was half-written", server)
     assert get(server, "/v1/namespaces/ns/items/k").json()["value"] == 1
     assert get(server, "/v1/namespaces/ns/items").json()["keys"] == sorted([*acknowledged, "k"])
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, unlimited)
     assert put(server, "again", 1).status_code == 200
     server.stop()
     store = SqliteStore(server.path)
-    assert store.find_faults() == []
+    assert store.find_problems() == []
     store.close()
 
 
-def test_a_lock_that_another_process_holds_too_long_is_told_and_reads_go_on(server):
+def test_a_lock_held_by_another_process_refuses_writes_and_not_reads(server):
     other = sqlite3.connect(server.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    assert_told(put(server, "k", 2), "another process has been writing", server)
+    assert_unavailable(put(server, "k", 2), "another process has been writing", server)
     assert get(server, "/v1/namespaces/ns/items/k").json()["value"] == 1
     assert get(server, "/ready").status_code == 200
     other.execute("COMMIT")
@@ -68,31 +68,37 @@ def test_a_lock_that_another_process_holds_too_long_is_told_and_reads_go_on(serv
     assert put(server, "k", 2).status_code == 200
 
 
-def test_a_file_that_was_moved_away_takes_no_more_writes_until_it_is_back(server, tmp_path):
-    """Its old descriptor would take them, and nobody would ever find them."""
+def test_a_moved_file_refuses_writes_until_it_is_back(server, tmp_path):
+    """The open descriptor would accept them, and they would be lost."""
     (tmp_path / "db").rename(tmp_path / "moved")
-    assert_told(put(server, "k", 2), "moved, deleted, emptied or replaced", server)
-    assert_told(get(server, "/ready"), "moved, deleted, emptied or replaced", server)
+    assert_unavailable(put(server, "k", 2), "moved, deleted, emptied or replaced", server)
+    assert_unavailable(get(server, "/ready"), "moved, deleted, emptied or replaced", server)
     assert get(server, "/health").status_code == 200
     (tmp_path / "moved").rename(tmp_path / "db")
     assert put(server, "k", 2).status_code == 200
     assert get(server, "/ready").status_code == 200
 
 
-def test_a_file_that_was_replaced_by_another_takes_no_writes(server, tmp_path):
+def test_a_replaced_file_refuses_writes(server, tmp_path):
     shutil.copy(tmp_path / "db", tmp_path / "copy")
     (tmp_path / "copy").replace(tmp_path / "db")
-    assert_told(put(server, "k", 2), "moved, deleted, emptied or replaced", server)
+    assert_unavailable(put(server, "k", 2), "moved, deleted, emptied or replaced", server)
 
 
-def test_a_file_that_was_emptied_takes_no_writes_and_what_is_read_is_right_or_told(server, tmp_path):
+def test_an_emptied_file_refuses_writes_and_never_returns_wrong_values(server, tmp_path):
     for name in ("db", "db-wal"):
         (tmp_path / name).write_bytes(b"")
-    assert_told(put(server, "k", 2), "database", server)
+    assert_unavailable(put(server, "k", 2), "database", server)
     for path in ("/v1/namespaces/ns/items/k", "/v1/namespaces/ns/items", "/v1/namespaces", "/ready"):
         answer = get(server, path)
         if answer.status_code == 200:
             assert answer.json().get("value", 1) == 1
         else:
-            assert_told(answer, "", server)
+            assert_unavailable(answer, "", server)
     assert server.process.poll() is None
+
+
+def test_a_server_that_is_stopped_while_it_starts_stops(tmp_path):
+    for number in range(5):
+        server = Server(tmp_path / f"db-{number}")
+        assert server.stop() == 0

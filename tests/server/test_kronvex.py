@@ -1,4 +1,4 @@
-"""Code written for Kronvex, through its real package, with only the URL changed."""
+"""Kronvex's own package from PyPI, unmodified, against this server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def contents(memories):
     return [memory["content"] for memory in memories]
 
 
-def test_remember_and_recall(agent):
+def test_a_memory_is_recalled(agent):
     made = agent.remember("User prefers concise answers", memory_type="preference", session_id="conv-42", ttl_days=30)
     agent.remember("The cat sleeps", metadata={"k": [1]})
     assert made["memory_type"] == "preference"
@@ -40,7 +40,7 @@ def test_remember_and_recall(agent):
     assert memory["session_id"] == "conv-42"
 
 
-def test_recall_takes_its_filters(agent):
+def test_recall_filters_by_type_and_session(agent):
     agent.remember("tea one", memory_type="semantic", session_id="a")
     agent.remember("tea two", memory_type="episodic", session_id="b")
     assert contents(agent.recall("tea", memory_type="semantic")) == ["tea one"]
@@ -48,8 +48,8 @@ def test_recall_takes_its_filters(agent):
     assert agent.recall("tea and many other things nobody said", threshold=0.9) == []
 
 
-def test_a_refresh_that_states_nothing_keeps_what_was_stated(agent):
-    """Its package sends "episodic", no ttl and empty metadata for whoever states nothing."""
+def test_remembering_again_without_options_keeps_the_options(agent):
+    """Kronvex's package sends "episodic", no ttl and empty metadata by default."""
     agent.remember("tea", memory_type="preference", ttl_days=30, metadata={"k": 1})
     again = agent.remember("tea")
     assert (again["memory_type"], again["metadata"]) == ("preference", {"k": 1})
@@ -65,7 +65,7 @@ def test_inject_context_is_text(agent):
     assert "User is from Paris" in agent.inject_context("where is the user from?")
 
 
-def test_sessions_and_memories(agent):
+def test_sessions_and_memories_are_listed(agent):
     for i in range(3):
         agent.remember(f"note {i}", session_id="s" if i else None, memory_type="episodic")
     (session,) = agent.sessions()
@@ -75,7 +75,7 @@ def test_sessions_and_memories(agent):
     assert contents(agent.memories(session_id="s", memory_type="episodic")) == ["note 1", "note 2"]
 
 
-def test_deleting_one_and_all(agent):
+def test_one_or_all_memories_are_deleted(agent):
     memory = agent.remember("secret")
     agent.remember("other")
     agent.delete_memory(memory["id"])
@@ -103,20 +103,20 @@ def test_agents_are_made_listed_and_deleted(client):
 
 
 @pytest.mark.parametrize("name", ["a b", "ünï/cödé", "x" * 400, "~tilde", "a:b", "日本", "..a", "a%2Fb"])
-def test_an_agent_id_is_any_name(client, name):
+def test_an_agent_id_may_have_any_characters(client, name):
     client.agent(name).remember("mine")
     client.agent(name + "2").remember("not mine")
     assert contents(client.agent(name).recall("mine")) == ["mine"]
 
 
-def test_two_keys_never_see_each_other(server):
+def test_two_keys_have_separate_memories(server):
     keys = [fresh_name("key"), fresh_name("key")]
     one, two = (kronvex.Kronvex(key, base_url=server.url) for key in keys)
     memory = one.agent("shared").remember("the secret of one")
     assert two.agent("shared").memories() == two.agent("shared").recall("secret") == two.list_agents() == []
     with pytest.raises(AgentNotFoundError):
         two.agent("shared").delete_memory(memory["id"])
-    nobody = requests.get(f"{server.url}/api/v1/agents/shared/memories", timeout=5).json()
+    nobody = requests.get(f"{server.url}/api/v1/agents/shared/memories", timeout=60).json()
     assert nobody["memories"] == []
     assert len(one.agent("shared").memories()) == 1
     assert not any(key in name for key in keys for name in Memory("x", url=server.url).namespaces())
@@ -124,23 +124,23 @@ def test_two_keys_never_see_each_other(server):
     two.close()
 
 
-def test_an_agent_cannot_be_named_like_anothers_hash(client):
+def test_an_agent_named_like_a_hash_does_not_share_memories(client):
     client.agent("with/slash").remember("mine")
     hashed = next(name for name in Memory("x", url=client._base_url).namespaces() if ":~" in name)
     assert client.agent(hashed.rpartition(":")[2]).memories() == []
 
 
-def test_a_mistake_is_explained(agent):
+def test_an_invalid_memory_is_refused_with_a_reason(agent):
     with pytest.raises(KronvexError, match="at least one character"):
         agent.remember("")
 
 
-def test_the_plain_http_forms(server):
+def test_requests_without_the_package_work(server):
     headers = {"X-API-Key": fresh_name("key")}
     base = f"{server.url}/api/v1/agents/content-pipeline-team-projectA"
 
     def post(path, body):
-        answer = requests.post(f"{base}/{path}", json=body, headers=headers, timeout=5)
+        answer = requests.post(f"{base}/{path}", json=body, headers=headers, timeout=60)
         answer.raise_for_status()
         return answer.json()
 
@@ -151,7 +151,7 @@ def test_the_plain_http_forms(server):
     assert injected["context"] == injected["context_block"] != ""
 
 
-def test_the_async_client(server):
+def test_the_async_client_works(server):
     async def scenario():
         async with AsyncKronvex(fresh_name("kv"), base_url=server.url) as client:
             agent = await client.create_agent("a")

@@ -1,4 +1,4 @@
-"""Code written for Memstore, with only the URL changed."""
+"""Requests of Memstore's tutorial, with only the URL changed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from harness import fresh_name
 
 
 class Client:
-    """The calls of its tutorial."""
+    """The calls of Memstore's tutorial."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.base = f"{url}/v1/memory"
         self.headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     def call(self, method: str, path: str, **options):
-        return requests.request(method, f"{self.base}/{path}", headers=self.headers, timeout=5, **options)
+        return requests.request(method, f"{self.base}/{path}", headers=self.headers, timeout=60, **options)
 
     def remember(self, content, **fields):
         return self.call("POST", "remember", json={"content": content, **fields}).json()
@@ -39,7 +39,7 @@ def contents(memories):
     return [memory["content"] for memory in memories]
 
 
-def test_remember_recall_list_forget(client):
+def test_a_memory_is_recalled_listed_and_forgotten(client):
     made = client.remember(
         "Alice likes green tea", tags=["user:alice", "preference"], session="s", metadata={"a": 1}, ttl=3600
     )
@@ -60,7 +60,7 @@ def test_remember_recall_list_forget(client):
     assert contents(client.list()) == ["Bob likes coffee"]
 
 
-def test_filters(client):
+def test_recall_and_list_filter_by_tags_and_session(client):
     client.remember("likes tea", tags=["user:alice", "preference"], session="one")
     client.remember("likes tea too", tags=["user:bob", "preference"], session="two")
     assert contents(client.recall("likes", tags="user:alice,preference")) == ["likes tea"]
@@ -72,7 +72,7 @@ def test_filters(client):
     assert contents(client.list(limit=1, offset=1)) == ["likes tea too"]
 
 
-def test_two_keys_never_see_each_other(server):
+def test_two_keys_have_separate_memories(server):
     clients = [Client(server.url, fresh_name("key")), Client(server.url, fresh_name("key")), Client(server.url)]
     for number, client in enumerate(clients):
         client.remember(f"the secret of {number}")
@@ -85,13 +85,13 @@ def test_two_keys_never_see_each_other(server):
     ("path", "named"),
     [("recall", "query"), ("recall?q=x&limit=many", "limit"), ("recall?q=x&threshold=high", "threshold")],
 )
-def test_a_mistake_is_named(client, path, named):
+def test_an_invalid_query_is_refused_with_a_reason(client, path, named):
     answer = client.call("GET", path)
     assert answer.status_code == 400
     assert named in answer.json()["detail"]
 
 
-def test_a_memory_may_be_pinned_or_live_for_days(client):
+def test_a_memory_may_be_pinned_or_expire_after_days(client):
     assert client.remember("for ever", pinned=True, ttl=1)["expires_at"] is None
     kept = client.remember("for two days", ttl_days=2)
     lives = datetime.fromisoformat(kept["expires_at"]) - datetime.fromisoformat(kept["updated_at"])

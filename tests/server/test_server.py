@@ -1,4 +1,4 @@
-"""The service as a process of its own, over plain HTTP."""
+"""The service in its own process, over plain HTTP."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from harness import Server, clean_environment, fresh_name, serving
+from harness import Server, clean_environment, fresh_name, issue_key, serving
 from scrubjay import Memory, QuotaExceeded, ScrubjayError, Unavailable
-from scrubjay.names import MAX_WRITE_BYTES
+from scrubjay.exact_json import MAX_WRITE_BYTES
 from scrubjay.store.sqlite import SqliteStore
 
 
@@ -29,8 +29,8 @@ def items(server) -> str:
 
 
 def raw(server: Server, method: str, target: str, body: bytes = b"", **headers: str) -> tuple[int, dict]:
-    """A request that no library has tidied up first."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    """A request that no library has normalized."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.putrequest(method, target, skip_accept_encoding=True)
     for name, value in {"Content-Length": str(len(body)), **headers}.items():
         connection.putheader(name.replace("_", "-"), value)
@@ -41,7 +41,7 @@ def raw(server: Server, method: str, target: str, body: bytes = b"", **headers: 
     return answer.status, json.loads(text) if text else {}
 
 
-def test_it_says_where_everything_is_and_what_to_try(tmp_path):
+def test_the_banner_has_the_url_the_file_and_the_quotas(tmp_path):
     with serving(tmp_path / "here.db", "--writes-per-day", "7", "--max-bytes", "2MB") as server:
         for word in (
             server.url,
@@ -55,69 +55,89 @@ def test_it_says_where_everything_is_and_what_to_try(tmp_path):
 
 
 def test_a_value_has_a_version_and_an_etag(items):
-    put = requests.put(f"{items}/user", json={"value": {"name": "Sarah"}}, timeout=5)
+    put = requests.put(f"{items}/user", json={"value": {"name": "Sarah"}}, timeout=60)
     assert (put.status_code, put.json(), put.headers["ETag"]) == (200, {"version": 1}, '"1"')
-    got = requests.get(f"{items}/user", timeout=5)
+    got = requests.get(f"{items}/user", timeout=60)
     assert got.headers["ETag"] == '"1"'
     assert got.headers["Content-Type"] == "application/json"
     assert got.json()["value"] == {"name": "Sarah"}
     assert set(got.json()) == {"key", "value", "version", "created_at", "updated_at", "expires_at", "bytes"}
     assert got.json()["created_at"].endswith("+00:00")
-    unchanged = requests.get(f"{items}/user", headers={"If-None-Match": '"1"'}, timeout=5)
+    unchanged = requests.get(f"{items}/user", headers={"If-None-Match": '"1"'}, timeout=60)
     assert (unchanged.status_code, unchanged.content) == (304, b"")
-    assert requests.head(f"{items}/user", timeout=5).headers["ETag"] == '"1"'
-    assert requests.head(f"{items}/nope", timeout=5).status_code == 404
-    assert requests.put(f"{items}/user", json={"value": None}, timeout=5).json() == {"version": 0}
-    assert requests.get(f"{items}/user", timeout=5).json()["code"] == "not_found"
+    assert requests.head(f"{items}/user", timeout=60).headers["ETag"] == '"1"'
+    assert requests.head(f"{items}/nope", timeout=60).status_code == 404
+    assert requests.put(f"{items}/user", json={"value": None}, timeout=60).json() == {"version": 0}
+    assert requests.get(f"{items}/user", timeout=60).json()["code"] == "not_found"
 
 
-def test_if_match_guards_a_write(items):
+def test_if_match_and_if_none_match_are_preconditions_of_a_write(items):
     key = f"{items}/k"
-    write = lambda value, **headers: requests.put(key, json={"value": value}, headers=headers, timeout=5)  # noqa: E731
+    write = lambda value, **headers: requests.put(key, json={"value": value}, headers=headers, timeout=60)  # noqa: E731
     assert write(1, **{"If-None-Match": "*"}).status_code == 200
     assert write(2, **{"If-None-Match": "*"}).status_code == 412
     assert write(2, **{"If-Match": '"1"'}).json() == {"version": 2}
     stale = write(3, **{"If-Match": '"1"'})
     assert (stale.status_code, stale.json()["code"]) == (412, "conflict")
-    assert requests.delete(key, headers={"If-Match": '"1"'}, timeout=5).status_code == 412
+    assert requests.delete(key, headers={"If-Match": '"1"'}, timeout=60).status_code == 412
     assert write(3, **{"If-Match": "soon"}).status_code == 400
     assert write(3, **{"If-Match": '"1"', "If-None-Match": "*"}).status_code == 412
     assert write(3, **{"If-Match": "*"}).json() == {"version": 3}
-    assert requests.delete(key, headers={"If-Match": '"3"'}, timeout=5).status_code == 204
+    assert requests.delete(key, headers={"If-Match": '"3"'}, timeout=60).status_code == 204
     nothing = write(4, **{"If-Match": "*"})
     assert (nothing.status_code, "does not exist, not at any version" in nothing.json()["detail"]) == (412, True)
 
 
-def test_every_write_tells_what_is_left(tmp_path):
+def test_every_write_returns_the_remaining_quota(tmp_path):
     with serving(tmp_path / "db", "--writes-per-day", "3", "--max-bytes", "100") as server:
         root = f"{server.url}/v1/namespaces/ns"
-        first = requests.put(f"{root}/items/k", json={"value": "x" * 10}, timeout=5).headers
+        first = requests.put(f"{root}/items/k", json={"value": "x" * 10}, timeout=60).headers
         assert (first["RateLimit-Limit"], first["RateLimit-Remaining"]) == ("3", "2")
         assert (first["Storage-Limit"], first["Storage-Remaining"]) == ("100", "87")
         assert 0 < int(first["RateLimit-Reset"]) <= 86_400
-        full = requests.put(f"{root}/items/k2", json={"value": "x" * 100}, timeout=5)
+        full = requests.put(f"{root}/items/k2", json={"value": "x" * 100}, timeout=60)
         assert (full.status_code, full.json()["code"]) == (507, "quota_exceeded")
         assert full.headers["Storage-Remaining"] == "87"
-        assert requests.post(f"{root}/lists/l", json={"items": [1]}, timeout=5).headers["RateLimit-Remaining"] == "1"
-        assert requests.post(f"{root}/counters/n", json={}, timeout=5).headers["RateLimit-Remaining"] == "0"
-        over = requests.patch(f"{root}/items", json={"values": {"a": 1}}, timeout=5)
+        assert requests.post(f"{root}/lists/l", json={"items": [1]}, timeout=60).headers["RateLimit-Remaining"] == "1"
+        assert requests.post(f"{root}/counters/n", json={}, timeout=60).headers["RateLimit-Remaining"] == "0"
+        over = requests.patch(f"{root}/items", json={"values": {"a": 1}}, timeout=60)
         assert (over.status_code, over.json()["code"]) == (429, "quota_exceeded")
         assert 0 < int(over.headers["Retry-After"]) <= 86_400
         assert over.headers["RateLimit-Remaining"] == "0"
-        deleted = requests.delete(f"{root}/items/k", timeout=5)
+        deleted = requests.delete(f"{root}/items/k", timeout=60)
         assert (deleted.status_code, deleted.headers["RateLimit-Remaining"]) == (204, "0")
-        assert "429" not in requests.get(f"{root}/items/l", timeout=5).text
-        assert requests.patch(f"{root}/quota", json={"writes_per_day": 0}, timeout=5).json()["writes_per_day"] == 0
-        assert "RateLimit-Limit" not in requests.put(f"{root}/items/k", json={"value": 1}, timeout=5).headers
+        assert "429" not in requests.get(f"{root}/items/l", timeout=60).text
+        assert requests.patch(f"{root}/quota", json={"writes_per_day": 0}, timeout=60).json()["writes_per_day"] == 0
+        assert "RateLimit-Limit" not in requests.put(f"{root}/items/k", json={"value": 1}, timeout=60).headers
 
 
-def test_the_default_quota_is_a_thousand_writes_and_50_mb(tmp_path):
-    with serving(tmp_path / "db") as server, Memory("ns", url=server.url) as memory:
-        used = memory.usage()
-        assert (used.writes_per_day, used.max_bytes) == (1000, 50_000_000)
+def test_the_default_quota_is_a_thousand_writes_and_50_mb_from_the_first_key_on(tmp_path):
+    with serving(tmp_path / "db") as server:
+        assert "quotas   none" in server.banner
+        with Memory("ns", url=server.url) as memory:
+            used = memory.usage()
+            assert (used.writes_per_day, used.max_bytes) == (0, 0)
+        key = issue_key(tmp_path / "db", "first")
+        with Memory("ns", url=server.url, api_key=key) as memory:
+            used = memory.usage()
+            assert (used.writes_per_day, used.max_bytes) == (1000, 50_000_000)
+    with serving(tmp_path / "db") as server:
+        assert "quotas   1,000 writes a day and 50,000,000 bytes for each namespace" in server.banner
 
 
-def test_no_number_of_workers_and_processes_lets_one_write_too_many_through(tmp_path):
+def test_a_server_that_needs_no_key_keeps_a_quota_that_is_set(tmp_path):
+    with serving(tmp_path / "db", "--writes-per-day", "2") as server, Memory("ns", url=server.url) as memory:
+        assert "2 writes a day and unlimited storage" in server.banner
+        memory.update({"a": 1, "b": 2, "c": 3})  # one write
+        with memory.transaction() as transaction:
+            transaction.set("d", 1)
+            transaction.append("l", 1)
+        assert memory.usage().writes_today == 2
+        with pytest.raises(QuotaExceeded):
+            memory.set("e", 1)
+
+
+def test_concurrent_workers_and_processes_never_exceed_the_quota(tmp_path):
     with serving(tmp_path / "db", "--workers", "2", "--writes-per-day", "200", "--durability", "fast") as server:
         Memory("ns", path=str(tmp_path / "db")).set_quota(writes_per_day=200)  # for the embedded writer too
         allowed, refused = [], []
@@ -143,7 +163,7 @@ def test_no_number_of_workers_and_processes_lets_one_write_too_many_through(tmp_
             assert sorted(map(tuple, memory.get("list"))) == sorted(allowed)
             assert memory.usage().writes_today == 200
     store = SqliteStore(tmp_path / "db")
-    assert store.find_faults() == []
+    assert store.find_problems() == []
     store.close()
 
 
@@ -171,7 +191,7 @@ BAD_BODIES = [
 
 
 @pytest.mark.parametrize(("body", "word"), BAD_BODIES)
-def test_a_bad_body_is_refused_with_its_cause(server, body, word):
+def test_an_invalid_body_is_refused_with_a_reason(server, body, word):
     namespace = fresh_name()
     status, answer = raw(server, "PUT", f"/v1/namespaces/{namespace}/items/k", body)
     assert status == 400
@@ -181,7 +201,7 @@ def test_a_bad_body_is_refused_with_its_cause(server, body, word):
 
 
 @pytest.mark.parametrize("size", [MAX_WRITE_BYTES, 3 * MAX_WRITE_BYTES])
-def test_a_body_that_is_too_large_is_refused_while_it_comes(server, size):
+def test_a_body_that_is_too_large_is_refused_while_it_arrives(server, size):
     body = b'{"value":"' + b"x" * size + b'"}'
     status, answer = raw(server, "PUT", f"/v1/namespaces/{fresh_name()}/items/k", body)
     assert (status, answer["code"]) == (413, "value_too_large")
@@ -190,7 +210,7 @@ def test_a_body_that_is_too_large_is_refused_while_it_comes(server, size):
 @pytest.mark.parametrize(
     ("target", "status"),
     [
-        ("/v1/namespaces/a%2Fb/items/k", 404),  # no path of ours, however it is split
+        ("/v1/namespaces/a%2Fb/items/k", 404),  # not a path of the service, however it is split
         ("/v1/namespaces/a%0Ab/items/k", 400),
         ("/v1/namespaces/%FF/items/k", 400),
         ("/v1/namespaces/a/items/%FF", 400),
@@ -205,13 +225,13 @@ def test_a_body_that_is_too_large_is_refused_while_it_comes(server, size):
         ("/v1/namespaces/a/items/", 404),
     ],
 )
-def test_a_bad_address_is_refused(server, target, status):
+def test_an_invalid_url_is_refused(server, target, status):
     found, answer = raw(server, "GET", target)
     assert found == status
     assert set(answer) == {"code", "detail"}
 
 
-def test_a_method_that_is_not_there_is_405(server):
+def test_an_unknown_method_is_405(server):
     status, answer = raw(server, "POST", "/health")
     assert (status, answer["code"]) == (405, "method_not_allowed")
 
@@ -232,12 +252,12 @@ def test_a_method_that_is_not_there_is_405(server):
     ],
 )
 def test_fields_of_the_wrong_kind_are_refused(server, method, path, body):
-    answer = requests.request(method, f"{server.url}/v1/namespaces/{fresh_name()}/{path}", json=body, timeout=5)
+    answer = requests.request(method, f"{server.url}/v1/namespaces/{fresh_name()}/{path}", json=body, timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_input")
 
 
-def test_the_openapi_document_states_every_status_that_was_seen(server):
-    document = requests.get(f"{server.url}/openapi.json", timeout=5).json()
+def test_the_openapi_document_has_every_status(server):
+    document = requests.get(f"{server.url}/openapi.json", timeout=60).json()
     native = {path: methods for path, methods in document["paths"].items() if path.startswith("/v1/")}
     for path, methods in native.items():
         for method, described in methods.items():
@@ -246,7 +266,7 @@ def test_the_openapi_document_states_every_status_that_was_seen(server):
             assert "503" in statuses, (method, path)
             if "{namespace}" in path:
                 assert "400" in statuses, (method, path)
-                assert described["parameters"][0]["name"] == "namespace"
+                assert "namespace" in {given["name"] for given in described["parameters"]}
     item = native["/v1/namespaces/{namespace}/items/{key}"]
     written = {"200", "400", "401", "403", "409", "412", "413", "429", "431", "503", "507"}
     assert set(item["put"]["responses"]) == written
@@ -259,7 +279,7 @@ def test_the_openapi_document_states_every_status_that_was_seen(server):
         assert reference.removeprefix("#/components/schemas/") in schemas, reference
 
 
-def test_an_encoded_slash_does_not_move_the_border_of_a_namespace(server):
+def test_an_encoded_slash_does_not_change_the_namespace(server):
     for target in (
         "/v1/namespaces/victim%2Fitems%2Fz/items/k",
         "/memory/victim%2fa",
@@ -283,19 +303,16 @@ def test_a_wrong_url_is_an_error_and_not_an_empty_memory(server):
                 call()
 
 
-def test_a_refused_update_tells_what_is_really_used(tmp_path):
-    with serving(tmp_path / "db", "--writes-per-day", "5", "--max-bytes", "100") as server:
+def test_a_refused_update_returns_the_actual_usage(tmp_path):
+    with serving(tmp_path / "db", "--max-bytes", "100") as server:
         items = f"{server.url}/v1/namespaces/ns/items"
-        many = requests.patch(items, json={"values": {str(i): 1 for i in range(6)}}, timeout=5)
-        assert (many.status_code, many.headers["RateLimit-Remaining"]) == (429, "5")
-        assert "5 of its 5 writes a day left, and this takes 6" in many.json()["detail"]
-        large = requests.patch(items, json={"values": {"a": "x" * 50, "b": "x" * 50}}, timeout=5)
+        large = requests.patch(items, json={"values": {"a": "x" * 50, "b": "x" * 50}}, timeout=60)
         assert (large.status_code, large.headers["Storage-Remaining"]) == (507, "100")
         assert "holds 0 of 100 bytes, and this needs 106 more" in large.json()["detail"]
 
 
-def test_a_write_that_waits_too_long_for_another_process_is_refused_in_time(tmp_path):
-    with serving(tmp_path / "db") as server, Memory("ns", url=server.url) as memory:
+def test_a_write_that_waits_for_another_process_times_out(tmp_path):
+    with serving(tmp_path / "db") as server, Memory("ns", url=server.url, timeout=60) as memory:
         memory.set("k", 1)
         other = sqlite3.connect(tmp_path / "db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -310,7 +327,7 @@ def test_a_write_that_waits_too_long_for_another_process_is_refused_in_time(tmp_
 @pytest.mark.parametrize(
     ("path", "methods"),
     [
-        ("/v1/namespaces/ns/items/k", "DELETE, GET, HEAD, PUT"),
+        ("/v1/namespaces/ns/items/k", "DELETE, GET, HEAD, PATCH, PUT"),
         ("/v1/namespaces/ns/notes/recall", "POST"),
         ("/v1/namespaces/ns/notes/recalled", "DELETE"),
         ("/api/v1/agents/a/b", "DELETE"),
@@ -318,37 +335,29 @@ def test_a_write_that_waits_too_long_for_another_process_is_refused_in_time(tmp_
         ("/api/v1/agents/a/b/memories", "DELETE, GET"),
     ],
 )
-def test_405_names_every_method_there_is(server, path, methods):
-    answer = requests.options(f"{server.url}{path}", timeout=5)
+def test_405_lists_the_allowed_methods(server, path, methods):
+    answer = requests.options(f"{server.url}{path}", timeout=60)
     assert (answer.status_code, answer.headers["Allow"]) == (405, methods)
 
 
-def test_an_update_of_nothing_leaves_nothing(server):
+def test_an_empty_update_creates_no_namespace(server):
     namespace = fresh_name()
     for values in ({}, {"not there": None}):
-        updated = requests.patch(f"{server.url}/v1/namespaces/{namespace}/items", json={"values": values}, timeout=5)
+        updated = requests.patch(f"{server.url}/v1/namespaces/{namespace}/items", json={"values": values}, timeout=60)
         assert (updated.status_code, updated.json()) == (200, {"updated": len(values)})
-    assert namespace not in requests.get(f"{server.url}/v1/namespaces", timeout=5).json()["namespaces"]
+    assert namespace not in requests.get(f"{server.url}/v1/namespaces", timeout=60).json()["namespaces"]
 
 
 def test_a_read_of_too_many_keys_is_refused(server):
     keys = [f"{i:0512}" for i in range(MAX_WRITE_BYTES // 512 + 1)]
-    answer = requests.post(f"{server.url}/v1/namespaces/ns/read", json={"keys": keys}, timeout=20)
+    answer = requests.post(f"{server.url}/v1/namespaces/ns/read", json={"keys": keys}, timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (413, "value_too_large")
 
 
-def test_the_docs_describe_every_path_and_need_no_other_server(server):
-    page = requests.get(f"{server.url}/docs", timeout=5)
-    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert not re.search(r"https?://|<script|@import|url\(", page.text)
-    for path in requests.get(f"{server.url}/openapi.json", timeout=5).json()["paths"]:
-        assert f"<code>{path}</code>" in page.text
-
-
 def test_health_ready_and_metrics_answer(server):
-    assert requests.get(f"{server.url}/health", timeout=5).json()["status"] == "ok"
-    assert requests.get(f"{server.url}/ready", timeout=5).json()["status"] == "ready"
-    text = requests.get(f"{server.url}/metrics", timeout=5).text
+    assert requests.get(f"{server.url}/health", timeout=60).json()["status"] == "ok"
+    assert requests.get(f"{server.url}/ready", timeout=60).json()["status"] == "ready"
+    text = requests.get(f"{server.url}/metrics", timeout=60).text
     assert 'scrubjay_requests_total{method="GET",route="/health",status="200"}' in text
     assert "scrubjay_request_seconds_bucket" in text
 
@@ -356,13 +365,13 @@ def test_health_ready_and_metrics_answer(server):
 def test_metrics_add_up_over_workers(tmp_path):
     with serving(tmp_path / "db", "--workers", "2") as server:
         for _ in range(20):
-            requests.get(f"{server.url}/health", timeout=20)
-        lines = requests.get(f"{server.url}/metrics", timeout=5).text.splitlines()
+            requests.get(f"{server.url}/health", timeout=60)
+        lines = requests.get(f"{server.url}/metrics", timeout=60).text.splitlines()
         (count,) = [line for line in lines if line.startswith("scrubjay_requests_total") and "/health" in line]
         assert count.endswith(" 20.0")
 
 
-def test_ready_tells_when_the_store_is_damaged(tmp_path):
+def test_ready_is_503_when_the_database_is_damaged(tmp_path):
     path = tmp_path / "db"
     SqliteStore(path).close()
     with sqlite3.connect(path) as connection:
@@ -372,14 +381,14 @@ def test_ready_tells_when_the_store_is_damaged(tmp_path):
         file.seek((page - 1) * 4096)
         file.write(b"\xff" * 4096)
     with serving(path) as server:
-        written = requests.put(f"{server.url}/v1/namespaces/ns/items/k", json={"value": 1}, timeout=5)
+        written = requests.put(f"{server.url}/v1/namespaces/ns/items/k", json={"value": 1}, timeout=60)
         assert (written.status_code, written.json()["code"]) == (503, "unavailable")
         assert "damaged" in written.json()["detail"]
-        assert requests.get(f"{server.url}/ready", timeout=5).status_code == 503
-        assert requests.get(f"{server.url}/health", timeout=5).status_code == 200
+        assert requests.get(f"{server.url}/ready", timeout=60).status_code == 503
+        assert requests.get(f"{server.url}/health", timeout=60).status_code == 200
 
 
-def test_sigterm_finishes_what_is_in_flight_and_loses_nothing_acknowledged(tmp_path):
+def test_sigterm_finishes_running_requests_and_loses_no_acknowledged_write(tmp_path):
     server = Server(tmp_path / "db", "--writes-per-day", "0")
     acknowledged, stop = [], threading.Event()
 
@@ -407,7 +416,7 @@ def test_sigterm_finishes_what_is_in_flight_and_loses_nothing_acknowledged(tmp_p
         stored = [tuple(pair) for pair in memory.get("list")]
     assert set(acknowledged) <= set(stored)
     assert len(stored) == len(set(stored))
-    assert not Path(f"{tmp_path / 'db'}-wal").exists(), "the log is folded into the file at a clean end"
+    assert not Path(f"{tmp_path / 'db'}-wal").exists(), "a clean shutdown checkpoints the log"
 
 
 def test_a_restart_keeps_everything(tmp_path):
@@ -417,7 +426,7 @@ def test_a_restart_keeps_everything(tmp_path):
             memory.set("k", "kept")
 
 
-def test_a_client_outlives_a_restart_of_its_server(tmp_path):
+def test_a_client_survives_a_restart_of_its_server(tmp_path):
     first = Server(tmp_path / "db")
     memory = Memory("ns", url=first.url)
     memory.set("k", 1)
@@ -444,7 +453,7 @@ def test_expired_items_are_swept_by_the_server(tmp_path):
         memory.set("k", 1, ttl=0.01)
     time.sleep(0.02)
     with serving(tmp_path / "db") as server:
-        requests.get(f"{server.url}/ready", timeout=5)
+        requests.get(f"{server.url}/ready", timeout=60)
         store = SqliteStore(tmp_path / "db")
         connection = store.take()
         for _ in range(100):
@@ -456,10 +465,10 @@ def test_expired_items_are_swept_by_the_server(tmp_path):
         connection.close()
 
 
-def test_a_port_in_use_and_a_bad_file_are_told_at_the_start(tmp_path):
+def test_a_port_in_use_and_a_bad_file_are_reported_at_the_start(tmp_path):
     command = [sys.executable, str(Path(__file__).parents[2] / "server" / "scrubjay_server.py")]
     run = lambda *flags: subprocess.run(  # noqa: E731
-        [*command, *flags], capture_output=True, text=True, timeout=30, env=clean_environment(), check=False
+        [*command, *flags], capture_output=True, text=True, timeout=60, env=clean_environment(), check=False
     )
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = run("--port", str(taken.getsockname()[1]), "--path", str(tmp_path / "db"))
@@ -473,13 +482,13 @@ def test_a_port_in_use_and_a_bad_file_are_told_at_the_start(tmp_path):
     assert run("--port", "many").returncode == 2
 
 
-def test_the_file_itself_can_be_run(tmp_path):
+def test_the_server_file_can_be_run_as_a_script(tmp_path):
     command = [sys.executable, str(Path(__file__).parents[2] / "server" / "scrubjay_server.py"), "--port", "0"]
     process = subprocess.Popen(
         [*command, "--path", str(tmp_path / "db")], stdout=subprocess.PIPE, text=True, env=clean_environment()
     )
     url = process.stdout.readline().split()[-1]
-    assert requests.get(f"{url}/ready", timeout=20).json()["status"] == "ready"
+    assert requests.get(f"{url}/ready", timeout=60).json()["status"] == "ready"
     process.terminate()
     process.wait(timeout=20)
     process.stdout.close()
@@ -489,7 +498,7 @@ def test_a_write_with_an_idempotency_key_happens_once(server):
     at = f"{server.url}/v1/namespaces/{fresh_name()}"
 
     def send(method, path, key, body=None):
-        return requests.request(method, at + path, json=body, headers={"Idempotency-Key": key}, timeout=10)
+        return requests.request(method, at + path, json=body, headers={"Idempotency-Key": key}, timeout=60)
 
     for _ in range(2):
         assert send("PUT", "/items/k", "slot;seq=1", {"value": "first"}).json() == {"version": 1}
@@ -501,8 +510,16 @@ def test_a_write_with_an_idempotency_key_happens_once(server):
     assert [send("PATCH", "/items", "slot;seq=5", {"values": {"a": 1}}).status_code for _ in range(2)] == [200, 200]
     late = send("PUT", "/items/k", "slot;seq=1", {"value": "first"})
     assert (late.status_code, late.json()["code"]) == (409, "conflict")
+    for path, key, body in (
+        ("/lists/l", "a-uuid", {"items": [2]}),
+        ("/lists/other", "a-uuid", {"items": [1]}),
+        ("/counters/l", "a-uuid", {"by": 1}),
+        ("/notes", "note", {"content": "something else"}),
+    ):
+        other = send("POST", path, key, body)
+        assert (other.status_code, other.json()["code"]) == (409, "conflict"), path
     assert send("PUT", "/items/k", "slot;seq=x", {"value": 1}).status_code == 400
     assert send("PUT", "/items/k", "x" * 513, {"value": 1}).status_code == 400
-    document = requests.get(f"{server.url}/openapi.json", timeout=5).json()["paths"]
+    document = requests.get(f"{server.url}/openapi.json", timeout=60).json()["paths"]
     put = document["/v1/namespaces/{namespace}/items/{key}"]["put"]
     assert "Idempotency-Key" in {parameter["name"] for parameter in put["parameters"]}

@@ -79,7 +79,7 @@ def test_a_server_killed_again_and_again_loses_nothing_acknowledged(tmp_path):
         writer.join()
     server.stop()
     store = SqliteStore(tmp_path / "db")
-    assert store.find_faults() == []
+    assert store.find_problems() == []
     for writer in writers:
         stored = json.loads(store.run(items.read_text("stress", f"list-{writer.number}")) or "[]")
         assert stored == sorted(set(stored)), "an item is there twice, or out of order"
@@ -125,7 +125,7 @@ def test_an_embedded_writer_killed_again_and_again_loses_nothing_acknowledged(tm
             assert memory.get("a") == memory.get("b")
             assert memory.get("a") in (stored[-1], stored[-3] if len(stored) > 2 else None)
         store = SqliteStore(tmp_path / "db")
-        assert store.find_faults() == []
+        assert store.find_problems() == []
         store.close()
     report("embedded", kills=KILLS, writes_acknowledged=len(acknowledged), lost=0)
 
@@ -140,11 +140,9 @@ def test_two_workers_dying_in_turn_lose_nothing_acknowledged(tmp_path):
         for writer in writers:
             writer.start()
         for _ in range(10 if LONG else 2):
-            time.sleep(1.0)
-            while not (workers := workers_of(server)):  # on a busy machine the new ones may not be there yet
-                time.sleep(0.05)
-            os.kill(random.choice(workers), signal.SIGKILL)
-        time.sleep(1.0)
+            wait_for_progress(writers)
+            os.kill(random.choice(workers_of(server)), signal.SIGKILL)
+        wait_for_progress(writers)
         stop.set()
         for writer in writers:
             writer.join()
@@ -154,8 +152,15 @@ def test_two_workers_dying_in_turn_lose_nothing_acknowledged(tmp_path):
                 assert stored == sorted(set(stored))
                 assert set(writer.acknowledged) <= set(stored)
     store = SqliteStore(tmp_path / "db")
-    assert store.find_faults() == []
+    assert store.find_problems() == []
     store.close()
+
+
+def wait_for_progress(writers: list[Writer]) -> None:
+    """Return when each writer has had one more write acknowledged: workers are starting, or have taken over."""
+    before = [len(writer.acknowledged) for writer in writers]
+    while any(len(writer.acknowledged) == count for writer, count in zip(writers, before, strict=True)):
+        time.sleep(0.05)
 
 
 def workers_of(server: Server) -> list[int]:
@@ -201,7 +206,7 @@ def test_a_full_disk_is_said_and_nothing_is_half_written(tmp_path):
         assert memory.get("list") == ["y" * 2000] * acknowledged
         memory.append("list", "there is room again")
     store = SqliteStore(tmp_path / "db")
-    assert store.find_faults() == []
+    assert store.find_problems() == []
     store.close()
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
@@ -219,7 +224,7 @@ def test_a_log_that_is_cut_short_loses_only_its_end(tmp_path):
         log_bytes = log.read_bytes() if log.exists() else b""
         log.write_bytes(log_bytes[:cut])
         store = SqliteStore(path)
-        assert store.find_faults() == []
+        assert store.find_problems() == []
         stored = json.loads(store.run(items.read_text("stress", "list")) or "[]")
         assert stored == list(range(len(stored)))
         store.close()

@@ -28,11 +28,12 @@ FLAGS = ("--writes-per-day", "0", "--max-bytes", "0")
 pytestmark = pytest.mark.timeout(900 if LONG else 120)
 
 # Two threads with lists of their own in one namespace. A number is printed when append has returned, whether it was
-# sent or kept; whoever starts again goes on above the last that may have been written.
+# sent or kept; a process that starts again continues above the last that may have been written.
 WRITER = """
 import itertools, os, sys, threading, time
-from scrubjay import Memory, outbox
-outbox.LAST_RETRY = 0.5
+from scrubjay import Memory
+from scrubjay.outbox import sender
+sender.MAX_RETRY_SECONDS = 0.5
 
 def write(name, start):
     with Memory(sys.argv[2], url=sys.argv[1], timeout=2) as memory:
@@ -122,7 +123,7 @@ def test_servers_and_clients_that_are_killed_lose_nothing_and_double_nothing(wor
             memory.flush(300)
     world.server.stop()
     store = SqliteStore(world.path)
-    assert store.find_faults() == []
+    assert store.find_problems() == []
     total = 0
     for client, name in itertools.product(world.clients, "ab"):
         returned = client.returned[name]

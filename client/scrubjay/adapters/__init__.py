@@ -1,4 +1,4 @@
-"""Scrubjay inside agent frameworks: one framework, one module.
+"""Adapters: Scrubjay inside agent frameworks, each in a module or a package of its own.
 
-Modules with a leading underscore know no framework: what they do for one adapter they do for all.
+Modules with a leading underscore know no framework; all adapters share them.
 """

@@ -1,49 +1,52 @@
-"""A memory as tools for a model: plain functions, whose annotations and docstrings are what the model reads."""
+"""Tools of a memory for a model: functions whose annotations and docstrings the model reads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from scrubjay.errors import InvalidInput
-from scrubjay.memory import Memory
-from scrubjay.names import check_content, check_key
-from scrubjay.values import decode_body, encode
+from scrubjay.conversations import is_reserved
+from scrubjay.errors import Forbidden, InvalidInput, Unauthenticated, Unavailable
+from scrubjay.exact_json import decode_body, encode
+from scrubjay.memory import Memory, unattended_copy
+from scrubjay.validation import check_content, check_key
 
-from ._saving import Write, saver_of
-from ._sessions import is_reserved
-
-UNREACHED = "the memory cannot be reached just now"
+UNREACHABLE = "the memory cannot be reached just now"
+_UNREADABLE = (Unavailable, Unauthenticated, Forbidden)
 
 
 def memory_tools(memory: Memory) -> list[Callable[..., str]]:
-    """Tools that say so when the memory is away; what is wrong with a call is raised, for the model to read."""
-    saver = saver_of(memory)
+    """Tools that tell the model when the memory is unreachable. A wrong call raises, which the model reads as well."""
+    own = unattended_copy(memory)
 
     def remember(content: Annotated[str, "one fact, in a sentence that can stand alone"]) -> str:
         """Remember something for later conversations."""
-        saver.write(Write("remember", "", {"content": check_content(content)}))
+        own.remember(check_content(content))
         return "remembered"
 
     def recall(query: Annotated[str, "what to look for"], limit: Annotated[int, "how many notes at most"] = 5) -> str:
         """Recall what was remembered about something, best first."""
-        found = saver.read(lambda: [note.content for note in saver.memory.recall(query, limit=limit)], [UNREACHED])
+        try:
+            found = [note.content for note in own.recall(query, limit=limit)]
+        except _UNREADABLE:
+            return UNREACHABLE
         return "\n".join(found) or "nothing is remembered about that"
 
     def get(key: Annotated[str, "the name it was stored under"]) -> str:
         """Get the value that is stored under a key."""
-        known, value = saver.look(key)
-        if value is not None:
-            return encode(value)
-        return f"nothing is stored under {key!r}" if known else UNREACHED
+        try:
+            value = own.get(key)
+        except _UNREADABLE:
+            return UNREACHABLE
+        return f"nothing is stored under {key!r}" if value is None else encode(value)
 
     def set(  # noqa: A001 - the word of the library, and the name the model sees
         key: Annotated[str, "a name to store it under"], value: Annotated[str, "text, or JSON"]
     ) -> str:
         """Store a value under a key, over what was there."""
         if is_reserved(check_key(key)):
-            raise InvalidInput(f"conversations are kept under {key!r}; choose another key")
-        saver.write(Write("set", key, _json_or_text(value)))
+            raise InvalidInput(f"conversations are stored under {key!r}; choose another key")
+        own.set(key, _json_or_text(value))
         return f"stored under {key!r}"
 
     return [remember, recall, get, set]

@@ -1,9 +1,12 @@
-"""The order of notes that share words with a question.
+"""The order of notes for a query.
 
-BM25 over fields, as measured on long conversations: a note's own words count fully, those of the two notes before
-and after it in the session less. Only where a turn does nothing but ask, its words go to the answer in full and to
-what was before not at all. What was said by someone whom the question names counts half as much again. Recency and
-frequency only break ties: as part of the score they hurt.
+BM25 over fields, with weights measured on long conversations: a note's own terms count fully, those of the two notes
+before and after it in its session less. Where a turn is only a question, its terms count fully for the answer after it
+and not at all for the turn before. A note by a speaker whom the query names counts half as much again, and so does one
+of the time that the query asks about. A note that repeats what an older one stated comes before it. Otherwise
+recency and frequency only break ties: as part of the score they made it worse.
+
+A lexical score of 1 is that of a short note with every term of a passage of the query.
 """
 
 from __future__ import annotations
@@ -11,72 +14,102 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-PREVIOUS, NEXT = (0.5, 0.25), (0.3, 0.2)
-"""What a word counts in the neighbours of a note, the nearest first; in the note itself it counts 1."""
-LENDING = len(PREVIOUS)
-"""How many neighbours lend their words, on either side."""
-ANSWERING, BEFORE_QUESTION = (1.0, *PREVIOUS[1:]), (0.0, *NEXT[1:])
-"""The same where the nearest only asks: then its words are about the answer, and not about what was before."""
-ASKING = 0.7
-"""The factor for a note that only asks and is followed by another: who asks the same wants what came next."""
-SPEAKER = 1.5
-"""The factor for a note whose speaker the question names."""
-BEGINNING = 0.3
-"""What the beginning of a word counts, beside the word itself."""
-SYNONYM = 0.5
-"""What a word counts that may stand for the one asked for; so little that the word itself always says more."""
-WORDS, FITTING = 0.5, 0.2
-"""What words count where there is a model, too, and how much more if they fit in full; the meaning counts the rest."""
-NEAREST = 50
-"""Notes that meaning alone may put forward."""
-SATURATION = 0.9
-LENGTH_PENALTY = 0.012
-"""BM25 as count / (count + SATURATION + LENGTH_PENALTY × length): its k1 is 1.2, its b .25, at 25 words."""
+from scrubjay.recall.query import LENGTH_PENALTY, SATURATION, QueryTerms
+
+PREVIOUS_WEIGHTS, NEXT_WEIGHTS = (0.5, 0.25), (0.3, 0.2)
+"""The weight of a term in the neighbours of a note, the nearest first, where in the note itself it has 1."""
+NEIGHBOURS = len(PREVIOUS_WEIGHTS)
+"""Neighbours on either side whose terms count."""
+LOOSE_FACTOR = 0.4
+"""The factor for neighbours of a note that has neither session nor speaker: they may be about something else, and
+alone do not make it fit."""
+ANSWER_WEIGHTS = (1.0, *PREVIOUS_WEIGHTS[1:])
+"""PREVIOUS_WEIGHTS for a note whose previous one is only a question: its terms are about the answer."""
+BEFORE_QUESTION_WEIGHTS = (0.0, *NEXT_WEIGHTS[1:])
+"""NEXT_WEIGHTS for a note whose next one is only a question: its terms are not about what was said before."""
+QUESTION_FACTOR = 0.7
+"""The factor for a note that is only a question and is followed by another: a query like it wants the answer."""
+SPEAKER_FACTOR = 1.5
+"""The factor for a note whose speaker the query names."""
+SINGLE_WORD_FACTOR = 0.6
+"""The factor for a note that has, with its neighbours, only one word of a passage that has several, unless it is a
+name: it may well be about something else."""
+TIME_FACTOR = 1.5
+"""The factor for a note of the time that the query asks about."""
+NEAR_EQUAL = 0.985
+"""The part of an older note's score from which on a newer one comes before it: notes of equal terms that differ in
+length by a word or two."""
+CHANGE_OVERLAP = 0.45
+"""The part of an older note's terms of the query from which on a newer note with words of change, such as "moved" or
+"now", comes before it: "Marta moved to Berlin" has only the name of "Marta lives in Paris". Turns of a conversation
+never replace each other: as a rule for them it found the first answer 5 to 8 % less often."""
+MIN_REPLACED_SCORE = 0.4
+"""The score from which on a note can be replaced: below, notes have little to do with the query, or each other."""
+MAX_REPLACED = 10
+"""Notes, the best, that newer ones are compared with."""
+CONTEXT_WEIGHT = 0.1
+"""The weight of the other passages of a message beside the one that a note fits best: they may explain it, as in
+"Melanie comes to dinner. What should I cook?", and may be unrelated."""
+MAX_NEAREST = 50
+"""Notes without a term of the query that the semantic index may add to the candidates."""
+MIN_COSINE = 0.25
+"""The cosine from which a note without a term of the query is found; below, texts have nothing in common."""
+UNRELATED_COSINE, EQUIVALENT_COSINE = 0.1, 0.8
+"""The cosines that count as 0 and as 1: chosen for MiniLM on the evaluation sets. Other models may need others."""
+SEMANTIC_WEIGHT = 0.4
+"""The part of what a lexical score lacks to 1 that the semantic index can add. More finds more paraphrases first and
+puts more notes that only sound alike before those that have the words; with 0.4 no evaluation set as a
+whole is worse than without a model, though some of its smaller groups are."""
 DAY = 86_400_000
 """Milliseconds."""
 
+_NO_COUNTS: Mapping[int, float] = {}
+
 
 class Candidate(NamedTuple):
-    """What ranking needs to know of a note."""
+    """A note as ranking sees it."""
 
     id: int
     previous: Sequence[int]
-    """Those before it in its session that may matter, the nearest first."""
+    """The notes before it in its session, the nearest first."""
     next: Sequence[int]
     speaker: Collection[int]
-    """The words of the name of whoever said it, as numbers."""
+    """The terms of its speaker's name."""
     updated_at: int
     times: int
-    asks: bool
-    """Whether it only asks, as turns of a conversation do that are answered in the next."""
+    is_question: bool
+    """Whether it is only a question, as a turn of a conversation that the next turn answers."""
+    is_change: bool
+    """Whether it says that something is different from before."""
+    has_session: bool
 
 
-class Beside:
-    """Which notes stand side by side in their sessions, as far as is known from pieces of those."""
+class SessionNeighbours:
+    """Which notes follow each other in their sessions, as far as fragments of the sessions show it."""
 
-    def __init__(self, pieces: Iterable[Sequence[int]]) -> None:
+    def __init__(self, fragments: Iterable[Sequence[int]]) -> None:
         self.notes: set[int] = set()
-        self._before: dict[int, int] = {}
-        self._after: dict[int, int] = {}
-        for piece in pieces:
-            self.notes.update(piece)
-            for one, other in pairwise(piece):
-                self._before[other], self._after[one] = one, other
+        self._previous: dict[int, int] = {}
+        self._next: dict[int, int] = {}
+        for fragment in fragments:
+            self.notes.update(fragment)
+            for one, other in pairwise(fragment):
+                self._previous[other], self._next[one] = one, other
 
-    def before(self, note: int) -> list[int]:
-        """Those before a note that lend it their words, the nearest first."""
-        return _follow(self._before, note)
+    def previous(self, note: int) -> list[int]:
+        """The notes before a note whose terms count for it, the nearest first."""
+        return _follow(self._previous, note)
 
-    def after(self, note: int) -> list[int]:
-        return _follow(self._after, note)
+    def next(self, note: int) -> list[int]:
+        return _follow(self._next, note)
 
 
-def _follow(steps: Mapping[int, int], note: int) -> list[int]:
+def _follow(links: Mapping[int, int], note: int) -> list[int]:
     found: list[int] = []
-    while len(found) < LENDING and note in steps:
-        note = steps[note]
+    while len(found) < NEIGHBOURS and note in links:
+        note = links[note]
         found.append(note)
     return found
 
@@ -86,81 +119,182 @@ class Ranked(NamedTuple):
     score: float
 
 
-class Sought(NamedTuple):
-    """What a question looks for."""
-
-    weights: Mapping[int, float]
-    """What each word says, those that may stand for another among them."""
-    instead: Mapping[int, int]
-    """For which word of the question a synonym stands."""
-    named: frozenset[int]
-    """All words of the question, to find speakers by."""
-
-    def ideal(self) -> float:
-        """The score of a short note with every word of the question."""
-        return sum(each for word, each in self.weights.items() if word not in self.instead) * _saturated(1, 0) or 1.0
-
-
 class Occurrences(NamedTuple):
-    """Where the words of a question are."""
+    """Where the terms of a query occur."""
 
     counts: Mapping[int, Mapping[int, float]]
-    """For each note that has any, how often it has each word."""
+    """For each note with any of them, how often it has each."""
     lengths: Mapping[int, int]
     """How many words those notes have in all."""
 
 
-_NOTHING: Mapping[int, float] = {}
+class Evidence(NamedTuple):
+    """All that the lexical score of a candidate depends on, beside the candidate itself."""
+
+    terms: QueryTerms
+    occurrences: Occurrences
+    speakers: frozenset[int]
+    """The terms of all words of the query, which may name a speaker."""
+    questions: Container[int]
+    """The candidates that are only a question."""
 
 
-def weight(total: int, notes_with_word: int) -> float:
-    """The rarer a word, the more it says."""
-    return math.log(1 + (max(total, notes_with_word) - notes_with_word + 0.5) / (notes_with_word + 0.5))
-
-
-def rank(candidates: Sequence[Candidate], occurrences: Occurrences, sought: Sought) -> list[Ranked]:
-    """The candidates, best first; a score of 1 is a short note with every word of the question."""
-    ideal, asking = sought.ideal(), {candidate.id for candidate in candidates if candidate.asks}
-    scored = [(_fit(candidate, occurrences, sought, asking) / ideal, candidate) for candidate in candidates]
+def rank(candidates: Sequence[Candidate], evidence: Evidence) -> list[Ranked]:
+    """The candidates that have any term of the query, in themselves or their neighbours, best first."""
+    scored = [(_lexical_score(candidate, evidence), candidate) for candidate in candidates]
+    scored = _raise_newer([pair for pair in scored if pair[0] > 0], evidence)
     scored.sort(key=lambda pair: (round(pair[0], 9), pair[1].updated_at, pair[1].times, pair[1].id), reverse=True)
-    return [Ranked(candidate.id, min(score, 1.0)) for score, candidate in scored if score > 0]
+    return [Ranked(candidate.id, min(score, 1.0)) for score, candidate in scored]
 
 
-def lend_to_answers(similar: Mapping[int, float], candidates: Iterable[Candidate]) -> dict[int, float]:
-    """How alike the candidates are to a question; a turn that asks much the same passes that on to its answer."""
+def _raise_newer(scored: Iterable[tuple[float, Candidate]], evidence: Evidence) -> list[tuple[float, Candidate]]:
+    """The candidates, of which one that replaces an older one gets at least its score; at equal scores it is first."""
+    best = sorted(scored, key=lambda pair: -pair[0])
+    raised = []
+    for score, candidate in best:
+        older = (
+            other_score
+            for other_score, other in best[:MAX_REPLACED]
+            if other_score > score and _may_replace(candidate, other, other_score, evidence)
+            if score >= NEAR_EQUAL * other_score or _changes(candidate, other, evidence)
+        )
+        raised.append((next(older, score), candidate))
+    return raised
+
+
+def _may_replace(new: Candidate, old: Candidate, old_score: float, evidence: Evidence) -> bool:
+    """Whether both are notes by themselves, the first is newer, and the query does not ask about the other's time."""
+    return (
+        old_score >= MIN_REPLACED_SCORE
+        and (new.updated_at, new.id) > (old.updated_at, old.id)
+        and not any(each.has_session or each.speaker for each in (new, old))
+        and _time_score(old, evidence) <= _time_score(new, evidence)
+    )
+
+
+def _changes(new: Candidate, old: Candidate, evidence: Evidence) -> bool:
+    """Whether a note says that something is different from before, and has enough of an older one's terms."""
+    if not new.is_change:
+        return False
+    counts, terms = evidence.occurrences.counts, evidence.terms
+    before, after = (_best_values(counts.get(each.id, _NO_COUNTS), 0, terms) for each in (old, new))
+    common = sum(min(value, after.get(term, 0.0)) for term, value in before.items())
+    return common >= CHANGE_OVERLAP * sum(before.values()) > 0
+
+
+def _lexical_score(candidate: Candidate, evidence: Evidence) -> float:
+    counts = _counts_with_neighbours(candidate, evidence)
+    length = evidence.occurrences.lengths.get(candidate.id, 0)
+    score = _with_context(_passage_scores(counts, length, evidence.terms)) * _factor(candidate, evidence)
+    time = _time_score(candidate, evidence)
+    return score * TIME_FACTOR + time if time else score
+
+
+def _time_score(candidate: Candidate, evidence: Evidence) -> float:
+    """What a note is worth for the time it is of; 0 if that is not the one that the query asks about."""
+    times = evidence.terms.times
+    counts = evidence.occurrences.counts.get(candidate.id, _NO_COUNTS)
+    return max((times[term].weight for term in times.keys() & counts.keys()), default=0.0) if times else 0.0
+
+
+def _with_context(scores: Sequence[float]) -> float:
+    """The score of the best passage, and a little of those of the others."""
+    if len(scores) == 1:
+        return scores[0]
+    best = max(scores)
+    return best + CONTEXT_WEIGHT * (sum(scores) - best)
+
+
+def _factor(candidate: Candidate, evidence: Evidence) -> float:
+    factor = QUESTION_FACTOR if candidate.is_question and candidate.next else 1.0
+    return factor if evidence.speakers.isdisjoint(candidate.speaker) else factor * SPEAKER_FACTOR
+
+
+def _counts_with_neighbours(candidate: Candidate, evidence: Evidence) -> dict[int, float]:
+    known = evidence.occurrences.counts
+    counts = dict(known.get(candidate.id, _NO_COUNTS))
+    is_answer = candidate.previous and candidate.previous[0] in evidence.questions
+    is_before_question = candidate.next and candidate.next[0] in evidence.questions
+    previous = zip(candidate.previous, ANSWER_WEIGHTS if is_answer else PREVIOUS_WEIGHTS, strict=False)
+    following = zip(candidate.next, BEFORE_QUESTION_WEIGHTS if is_before_question else NEXT_WEIGHTS, strict=False)
+    is_loose = not (candidate.has_session or candidate.speaker)
+    if is_loose and not counts:
+        return counts
+    factor = LOOSE_FACTOR if is_loose else 1.0
+    for note, weight in chain(previous, following):
+        for term, count in known.get(note, _NO_COUNTS).items():
+            counts[term] = counts.get(term, 0.0) + factor * weight * count
+    return counts
+
+
+def _passage_scores(counts: Mapping[int, float], length: int, terms: QueryTerms) -> list[float]:
+    values = _best_values(counts, length, terms)
+    return [total * _coverage(values, number, terms) for number, total in enumerate(_totals(values, terms))]
+
+
+def _totals(values: Mapping[tuple[int, int], float], terms: QueryTerms) -> list[float]:
+    """The sum of the values of each passage, on the scale of scores."""
+    totals = [0.0] * len(terms.scales)
+    for (passage, _), value in values.items():
+        totals[passage] += value * terms.scales[passage]
+    return totals
+
+
+def _coverage(values: Mapping[tuple[int, int], float], passage: int, terms: QueryTerms) -> float:
+    """The factor for a note that has a single word of a passage of several; a name is enough."""
+    if not terms.passages[passage].has_words:
+        return 1.0
+    names = terms.passages[passage].names
+    found = [term for number, term in values if number == passage and term > 0]
+    return SINGLE_WORD_FACTOR if len(found) < 2 and names.isdisjoint(found) else 1.0
+
+
+def _best_values(counts: Mapping[int, float], length: int, terms: QueryTerms) -> dict[tuple[int, int], float]:
+    """The value of each passage's own terms; of a term and its synonyms the best: ten are not worth the word."""
+    best: dict[tuple[int, int], float] = {}
+    roles, half = terms.roles, SATURATION + LENGTH_PENALTY * length
+    for term, count in counts.items():
+        for passage, own, weight in roles.get(term, ()):
+            value = weight * count / (count + half) if own == term or count < 1 else weight / (1 + half)
+            key = passage, own
+            if key not in best or value > best[key]:
+                best[key] = value
+    return best
+
+
+def pass_to_answers(nearest: Mapping[int, float], candidates: Iterable[Candidate]) -> dict[int, float]:
+    """The similarities of the candidates, where a turn that is only a question gives its own to the answer after it."""
     known = {candidate.id: candidate for candidate in candidates}
-    lent = {id_: cosine for id_, cosine in sorted(similar.items()) if id_ in known}
-    for id_ in list(lent):
+    passed = {id_: cosine for id_, cosine in sorted(nearest.items()) if id_ in known}
+    for id_ in list(passed):
         answer = next(iter(known[id_].next), None)
-        if known[id_].asks and answer is not None and answer in known:
-            lent[answer], lent[id_] = max(lent.get(answer, 0.0), lent[id_]), lent[id_] * ASKING
-    return lent
+        if known[id_].is_question and answer is not None and answer in known:
+            passed[answer], passed[id_] = max(passed.get(answer, 0.0), passed[id_]), passed[id_] * QUESTION_FACTOR
+    return passed
 
 
-def fuse(ranked: Sequence[Ranked], similar: Mapping[int, float]) -> list[Ranked]:
-    """Words and meaning, each stretched to what was found, and scaled to the better score that either gave."""
-    if not ranked or not similar:
-        return sorted((*ranked, *(Ranked(*each) for each in similar.items())), key=lambda each: -each.score)
-    by_words, by_meaning = _stretched(dict(ranked)), _stretched(similar)
-    top = max([*dict(ranked).values(), *similar.values()], default=0.0)
-    share = WORDS + FITTING * max(dict(ranked).values(), default=0.0)
-    fused = [
-        Ranked(id_, top * (share * by_words.get(id_, 0.0) + (1 - share) * by_meaning.get(id_, 0.0)))
-        for id_ in dict.fromkeys([*by_words, *by_meaning])
-    ]
+def fuse(ranked: Sequence[Ranked], nearest: Mapping[int, float]) -> list[Ranked]:
+    """The lexical scores, raised by what the semantic index adds, best first.
+
+    A score never depends on which other notes were found, so that a threshold means the same for every query.
+    """
+    lexical = dict(ranked)
+    found = [*lexical, *(id_ for id_, cosine in nearest.items() if id_ not in lexical and cosine >= MIN_COSINE)]
+    fused = [Ranked(id_, _fused(lexical.get(id_, 0.0), nearest.get(id_, 0.0))) for id_ in found]
     return sorted(fused, key=lambda each: (each.score, each.id), reverse=True)
 
 
-def _stretched(scores: Mapping[int, float]) -> dict[int, float]:
-    """From the least, which counts a little, to the most, which counts 1."""
-    if not scores:
-        return {}
-    least, most = min(scores.values()), max(scores.values())
-    return {id_: (score - least + 0.01) / (most - least + 0.01) for id_, score in scores.items()}
+def _fused(lexical: float, cosine: float) -> float:
+    return lexical + (1 - lexical) * SEMANTIC_WEIGHT * _similarity(cosine)
 
 
-def by_confidence(ranked: Sequence[Ranked], candidates: Iterable[Candidate], now: int) -> list[Ranked]:
-    """Kronvex's published formula: fit × .6 + recency × .2 + frequency × .2."""
+def _similarity(cosine: float) -> float:
+    """0 for unrelated texts, 1 for texts that say the same."""
+    return min(max((cosine - UNRELATED_COSINE) / (EQUIVALENT_COSINE - UNRELATED_COSINE), 0.0), 1.0)
+
+
+def rank_by_confidence(ranked: Sequence[Ranked], candidates: Iterable[Candidate], now: int) -> list[Ranked]:
+    """Kronvex's published formula: score × 0.6 + recency × 0.2 + frequency × 0.2."""
     known = {candidate.id: candidate for candidate in candidates}
     confident = [
         Ranked(id_, 0.6 * score + 0.2 * _recency(known[id_], now) + 0.2 * _frequency(known[id_]))
@@ -169,43 +303,54 @@ def by_confidence(ranked: Sequence[Ranked], candidates: Iterable[Candidate], now
     return sorted(confident, key=lambda each: (each.score, each.id), reverse=True)
 
 
-def _fit(candidate: Candidate, occurrences: Occurrences, sought: Sought, asking: Container[int]) -> float:
-    counts = dict(occurrences.counts.get(candidate.id, _NOTHING))
-    is_answer = candidate.previous and candidate.previous[0] in asking
-    is_before_question = candidate.next and candidate.next[0] in asking
-    before = zip(candidate.previous, ANSWERING if is_answer else PREVIOUS, strict=False)
-    after = zip(candidate.next, BEFORE_QUESTION if is_before_question else NEXT, strict=False)
-    for note, share in chain(before, after):
-        for word, count in occurrences.counts.get(note, _NOTHING).items():
-            counts[word] = counts.get(word, 0.0) + share * count
-    score = _told(counts, occurrences.lengths.get(candidate.id, 0), sought)
-    if candidate.asks and candidate.next:
-        score *= ASKING
-    return score if sought.named.isdisjoint(candidate.speaker) else score * SPEAKER
+def explain(candidate: Candidate, evidence: Evidence, lexical: float, cosine: float, now: int | None) -> dict[str, Any]:
+    """How a candidate's score came about: the passage that it fits best, the words of it that it has, and parts.
+
+    The values of `parts` add up to the score: the note's own words, those of its neighbours, its having only one of
+    several words, the other passages of the query, its being only a question, its speaker, its time, the cap at 1, its
+    being newer than a note that it replaces, and the semantic index. `lexical` is the score that `rank` gave. With
+    `now` it is the score of the ranking "confidence", which has parts for recency and frequency.
+    """
+    terms, length = evidence.terms, evidence.occurrences.lengths.get(candidate.id, 0)
+    values = _best_values(evidence.occurrences.counts.get(candidate.id, _NO_COUNTS), length, terms)
+    around = _best_values(_counts_with_neighbours(candidate, evidence), length, terms)
+    totals = _totals(around, terms)
+    scores = [total * _coverage(around, number, terms) for number, total in enumerate(totals)]
+    best = scores.index(max(scores))
+    passage, scale = terms.passages[best], terms.scales[best]
+    words = {passage.words[term]: value * scale for (number, term), value in values.items() if number == best}
+    parts = {"words": sum(words.values())}
+    parts["neighbours"] = totals[best] - parts["words"]
+    parts["single word"] = scores[best] - totals[best]
+    parts["context"] = _with_context(scores) - scores[best]
+    is_question = candidate.is_question and bool(candidate.next)
+    parts["question"] = sum(parts.values()) * (QUESTION_FACTOR - 1) * is_question
+    parts["speaker"] = (
+        sum(parts.values()) * (SPEAKER_FACTOR - 1) * (not evidence.speakers.isdisjoint(candidate.speaker))
+    )
+    time = _time_score(candidate, evidence)
+    parts["time"] = time + sum(parts.values()) * (TIME_FACTOR - 1) * bool(time)
+    parts["cap"] = min(1 - sum(parts.values()), 0.0)
+    parts["newer"] = lexical - sum(parts.values())
+    parts["semantic"] = _fused(lexical, cosine) - lexical
+    if now is not None:
+        parts["scale"] = -0.4 * sum(parts.values())
+        parts |= {"recency": 0.2 * _recency(candidate, now), "frequency": 0.2 * _frequency(candidate)}
+    return {"passage": passage.text, "words": _rounded(words), "parts": _rounded(parts)}
 
 
-def _told(counts: Mapping[int, float], length: int, sought: Sought) -> float:
-    """Of a word and all that may stand for it, only the best counts: ten synonyms are not worth the word."""
-    best: dict[int, float] = {}
-    weights, instead = sought.weights, sought.instead
-    for word, count in counts.items():
-        asked = instead.get(word, word)
-        told = weights[word] * _saturated(count if asked == word else min(count, 1.0), length)
-        if told > best.get(asked, 0.0):
-            best[asked] = told
-    return sum(best.values())
-
-
-def _saturated(count: float, length: int) -> float:
-    return count / (count + SATURATION + LENGTH_PENALTY * length)
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    """Without those that are 0."""
+    rounded = {name: round(value, 6) for name, value in values.items()}
+    return {name: value for name, value in rounded.items() if value}
 
 
 def _recency(candidate: Candidate, now: int) -> float:
-    """1 for what is new, a half after 30 days, then soon nothing."""
+    """1 for a new note, a half after 30 days, then soon 0."""
     days = max(now - candidate.updated_at, 0) / DAY
     return 1 / (1 + math.exp(min((days - 30) / 7, 700)))
 
 
 def _frequency(candidate: Candidate) -> float:
-    """On a log scale, 1 for what was remembered a hundred times."""
+    """On a log scale, 1 for a note that was remembered a hundred times."""
     return min(math.log1p(candidate.times) / math.log1p(100), 1.0)

@@ -1,119 +1,154 @@
-"""What was changed, by whom and when: one table for the audit and for those who watch.
+"""The log of changes, for the audit and for watchers, and the log of refused writes, for the audit.
 
-It grows at its end only, in the order of commits, so a row's number is a cursor that loses nothing.
-It names keys and sizes, never values.
+`changes` grows at its end only, in the order of commits, so that the id of a row is a cursor that misses nothing.
+`refusals` is a table of its own: any client can cause refusals, and they must neither push changes out of the log
+nor make a cursor invalid. Both hold keys and sizes, never values.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from scrubjay.errors import Conflict
-from scrubjay.names import MAX_PAGE, successor
-from scrubjay.records import Change, to_time
+from scrubjay.models import Change, to_time
+from scrubjay.store.operation import (
+    DAY_MS,
+    READ,
+    SNAPSHOT,
+    WRITE,
+    Context,
+    ExecuteMany,
+    SlowQuery,
+    Statements,
+    operation,
+)
+from scrubjay.validation import MAX_PAGE, prefix_upper_bound
 
-from .operation import READ, SNAPSHOT, WRITE, Context, Long, Many, Steps, operation
-
-DAY = 86_400_000
-"""Milliseconds."""
-
-_INSERT = """INSERT INTO changes (at, who, verb, namespace, key, bytes, refusal) VALUES (?, ?, ?, ?, ?, ?, ?)"""
-_COLUMNS = "id, at, who, verb, namespace, key, bytes, refusal"
-_BOUNDS = "SELECT coalesce(min(id), 1), coalesce(max(id), 0) FROM changes"
+REFUSAL_SHARE = 20
+"""The log keeps one refusal for so many changes (SCRUBJAY_AUDIT_ROWS): with 5 %, a flood of refused requests is
+visible for minutes, and cannot let the file grow by more than that."""
 
 
 class Entry(NamedTuple):
-    """A change that is about to be recorded."""
+    """A change that is about to be logged."""
 
     verb: str
     namespace: str
     key: str = ""
     bytes: int = 0
-    refusal: str | None = None
-    """The code of the error, if it was refused."""
 
 
-def record(context: Context, entries: Sequence[Entry]) -> Steps[None]:
-    """Write them down, in the transaction of the change itself."""
-    if context.records and entries:
-        rows = [(context.now, context.who, *entry) for entry in entries]
-        yield (_INSERT, rows[0]) if len(rows) == 1 else Many(_INSERT, rows)
+class Refusal(NamedTuple):
+    """A refused call that is about to be logged."""
+
+    verb: str
+    namespace: str
+    key: str
+    code: str
+    """The code of the error."""
+    times: int = 1
 
 
-@operation(WRITE)
-def refuse(context: Context, *entries: Entry) -> Steps[None]:
-    """Record what was not done."""
-    yield from record(context, entries)
+class AuditCursor(NamedTuple):
+    """The last entry that a reader of the audit has seen: a change, and a refusal after it, if there is one."""
+
+    change: int = 0
+    refusal: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.change}.{self.refusal}" if self.refusal else str(self.change)
+
+    @classmethod
+    def parse(cls, text: str) -> AuditCursor:
+        change, _, refusal = text.partition(".")
+        return cls(int(change), int(refusal or 0))
 
 
-@operation(SNAPSHOT)
+AUDIT_START = AuditCursor()
+
+
+def append_changes(context: Context, entries: Sequence[Entry]) -> Statements[None]:
+    """Log changes in the transaction that makes them; the query gives each the next cursor."""
+    if context.records_changes and entries:
+        rows = [(context.now, context.actor.name, *entry) for entry in entries]
+        yield ("append_change", rows[0]) if len(rows) == 1 else ExecuteMany("append_change", rows)
+
+
+@operation("refuse", WRITE)
+def refuse(context: Context, *refusals: Refusal) -> Statements[None]:
+    """Log calls that were refused."""
+    if context.records_changes and refusals:
+        yield ExecuteMany("append_refusal", [(context.now, context.actor.name, *refusal) for refusal in refusals])
+
+
+@operation("changes", SNAPSHOT)
 def read_changes(
     context: Context, namespace: str, prefix: str, after: int | None, limit: int = MAX_PAGE
-) -> Steps[tuple[list[Change], int]]:
-    """The changes of a namespace after a cursor, and the cursor to go on from; None is the present.
+) -> Statements[tuple[list[Change], int]]:
+    """The changes of a namespace after a cursor, and the cursor to continue from; None is the present.
 
-    What concerns all keys is seen whatever the prefix.
+    Changes that concern all keys are part of it whatever the prefix.
     """
-    if not context.records:
+    if not context.records_changes:
         raise Conflict("changes are not recorded here: SCRUBJAY_AUDIT_ROWS is 0; set it to more, or unset it")
-    ((first, last),) = yield Long(_BOUNDS, ())
+    ((first, last),) = yield SlowQuery("find_change_bounds", ())
     if after is None or after == last:
         return [], last
     if not first - 1 <= after < last:
         raise Conflict(
-            f"the cursor {after} is not among the changes that are kept, {first - 1} to {last};"
-            " read anew what you need and watch from the present"
+            f"the cursor {after} is not among the changes in the log, {first - 1} to {last};"
+            " read the values again and watch from the present"
         )
-    end = successor(prefix)
-    rows = yield Long(
-        f"""SELECT {_COLUMNS} FROM changes WHERE id > ? AND id <= ? AND namespace = ? AND refusal IS NULL
-        AND (key = '' OR (key >= ? {"AND key < ?" if end else ""})) ORDER BY id LIMIT ?""",  # noqa: S608
-        (after, last, namespace, prefix, *([end] if end else []), limit),
-    )
-    return [_change(row) for row in rows], rows[-1][0] if len(rows) == limit else last
+    end = prefix_upper_bound(prefix)
+    rows = yield SlowQuery("read_changes", (after, last, namespace, prefix, end, end, limit))
+    return [to_change(row) for row in rows], rows[-1][0] if len(rows) == limit else last
 
 
-@operation(SNAPSHOT)
+@operation("audit", SNAPSHOT)
 def read_audit(
-    _context: Context, namespace: str | None, since: int, after: int, limit: int = MAX_PAGE
-) -> Steps[list[Change]]:
-    """Everything recorded, oldest first: of one namespace or of all, from a time on, after a cursor."""
-    rows = yield Long(
-        f"""SELECT {_COLUMNS} FROM changes WHERE id > ? AND at >= ? AND (?3 IS NULL OR namespace = ?3)
-        ORDER BY id LIMIT ?""",  # noqa: S608
-        (after, since, namespace, limit),
+    _context: Context, namespace: str | None, since: int, after: AuditCursor = AUDIT_START, limit: int = MAX_PAGE
+) -> Statements[tuple[list[Change], AuditCursor]]:
+    """Changes and refusals of one namespace or of all since a time, oldest first, and the cursor to continue from."""
+    chosen = (since, namespace, namespace, limit)
+    changed = yield SlowQuery("audit_changes", (after.change, *chosen))
+    refused = yield SlowQuery("audit_refusals", (*after, *chosen))
+    found = heapq.merge(
+        ((AuditCursor(row[0]), to_change(row)) for row in changed),
+        ((AuditCursor(*row[:2]), to_change(row[1:])) for row in refused),
     )
-    return [_change(row) for row in rows]
+    page = list(islice(found, limit))
+    return [change for _, change in page], page[-1][0] if page else after
 
 
-@operation(READ)
-def last_change(_context: Context) -> Steps[int]:
+@operation("last_change", READ)
+def last_change(_context: Context) -> Statements[int]:
     """The cursor of the present."""
-    rows = yield "SELECT max(id) FROM changes", ()
+    rows = yield "find_last_change", ()
     return rows[0][0] or 0
 
 
-@operation(READ)
-def changed_since(_context: Context, after: int) -> Steps[set[str]]:
-    """The namespaces that have changed after a cursor, which is of a moment ago."""
-    rows = yield "SELECT DISTINCT namespace FROM changes WHERE id > ? AND refusal IS NULL", (after,)
+@operation("changed_since", READ)
+def changed_since(_context: Context, after: int) -> Statements[set[str]]:
+    """The namespaces that have changed after a recent cursor."""
+    rows = yield "list_changed_namespaces", (after,)
     return {namespace for (namespace,) in rows}
 
 
-def rotate(context: Context, days: int, most: int, limit: int) -> Steps[bool]:
-    """Remove some of the oldest, by age and by number; True when there may be more. The last one stays:
-    its number is the cursor of the present.
+def rotate(context: Context, days: int, max_rows: int, limit: int) -> Statements[bool]:
+    """Remove some of the oldest changes and refusals, by age and by number; True when there may be more.
+
+    The last change stays: its id is the cursor of the present. So does the last refusal.
     """
-    rows = yield (
-        """DELETE FROM changes WHERE id IN (SELECT id FROM (SELECT id, at FROM changes ORDER BY id LIMIT ?)
-        WHERE id < (SELECT max(id) FROM changes) AND (at < ? OR id <= (SELECT max(id) FROM changes) - ?))
-        RETURNING 1""",
-        (limit, context.now - days * DAY, most),
-    )
-    return len(rows) == limit
+    oldest = context.now - days * DAY_MS
+    changed = yield "rotate_changes", (limit, oldest, max_rows)
+    refused = yield "rotate_refusals", (limit, oldest, max_rows // REFUSAL_SHARE)
+    return limit in (len(changed), len(refused))
 
 
-def _change(row: tuple[Any, ...]) -> Change:
+def to_change(row: tuple[Any, ...]) -> Change:
+    """The record of a row: a change, or a refusal with its code and times."""
     id_, at, *rest = row
     return Change(id_, to_time(at), *rest)

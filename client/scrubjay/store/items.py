@@ -1,47 +1,47 @@
-"""Values under keys."""
+"""Items: JSON values under keys."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from scrubjay.errors import Conflict, InvalidInput
-from scrubjay.names import MAX_PAGE, shown, successor
-from scrubjay.records import Item, to_time
-from scrubjay.values import byte_size, decode, encode
+from scrubjay.errors import Conflict, InvalidInput, repr_short
+from scrubjay.exact_json import byte_size, decode, encode
+from scrubjay.models import Item, to_time
+from scrubjay.store.encryption import NO_ENCRYPTION, item_associated_data
+from scrubjay.store.expiry import charge, delete_list_rows, expiry_of, is_expired, remove_item
+from scrubjay.store.operation import (
+    ERASE,
+    LONG_WRITE,
+    READ,
+    SNAPSHOT,
+    WRITE,
+    Context,
+    Rows,
+    SlowQuery,
+    Statements,
+    operation,
+)
+from scrubjay.store.usage import NamespaceUsage, open_namespace, open_with_item
+from scrubjay.validation import ABOVE_ALL_KEYS, MAX_PAGE, prefix_upper_bound
 
-from .operation import ERASE, LONG_WRITE, READ, SNAPSHOT, WRITE, Context, Long, Steps, operation
-from .quotas import Account, drop, drop_rows, open_account
-from .sealing import PLAIN, item_place
-
-_FIND = "SELECT version, bytes, length, expires_at, created_at FROM items WHERE namespace = ? AND key = ?"
-# Every write begins with both; asking for them together saves a tenth of its time.
-_OPEN = """SELECT i.version, i.bytes, i.length, i.expires_at, i.created_at,
-n.keys, n.notes, n.bytes, n.day, n.writes, n.writes_per_day, n.max_bytes, n.version_floor
-FROM namespaces n LEFT JOIN items i ON i.namespace = n.namespace AND i.key = ? WHERE n.namespace = ?"""
-_READ_TEXT = "SELECT value, expires_at FROM items WHERE namespace = ? AND key = ?"
-_READ = """SELECT value, version, created_at, updated_at, expires_at, bytes
-FROM items WHERE namespace = ? AND key = ?"""
-# One statement sees one state, so a list and its rows always belong together.
-_READ_LIST = """SELECT l.value, i.value, i.version, i.created_at, i.updated_at, i.expires_at, i.bytes
-FROM items i LEFT JOIN list_items l ON l.namespace = i.namespace AND l.key = i.key
-WHERE i.namespace = ? AND i.key = ? ORDER BY l.position"""
-_WRITE = """INSERT INTO items (namespace, key, value, length, bytes, version, created_at, updated_at, expires_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value, length = excluded.length,
-bytes = excluded.bytes, version = excluded.version, created_at = excluded.created_at,
-updated_at = excluded.updated_at, expires_at = excluded.expires_at"""
-_LIVE = "(expires_at IS NULL OR expires_at > ?)"
 ANY_VERSION = -1
-"""What a write expects that only wants something to be there."""
-_CHUNK = 500
-"""Keys in one IN (…); SQLite allows 32,766 variables, older ones 999."""
+"""As `if_version`: the key must exist, at whatever version."""
+SLOW_CHARS = 2**18
+"""Characters of JSON that a server writes on its event loop, which takes a millisecond; more go to a thread."""
+
+PAGE_BYTES = 4 * 2**20
+"""Bytes of items on one page of `list_items`, from which on it ends: a page has to fit into memory several times."""
+KEYS_PER_QUERY = 100
+"""Parameters of the query `read_values`; fewer keys are padded with NULL. Not json_each: it cuts texts at a NUL."""
 
 
-class Stored(NamedTuple):
-    """An item as it lies in the store: JSON text and milliseconds."""
+class StoredItem(NamedTuple):
+    """An item as it is stored: JSON text, and times in milliseconds since 1970."""
 
+    key: str
     text: str
     version: int
     created_at: int
@@ -49,9 +49,9 @@ class Stored(NamedTuple):
     expires_at: int | None
     bytes: int
 
-    def to_item(self, key: str) -> Item:
+    def to_item(self) -> Item:
         return Item(
-            key=key,
+            key=self.key,
             value=decode(self.text),
             version=self.version,
             created_at=to_time(self.created_at),
@@ -61,8 +61,8 @@ class Stored(NamedTuple):
         )
 
 
-class Found(NamedTuple):
-    """What a write needs to know of the item that is there now."""
+class CurrentItem(NamedTuple):
+    """What a write needs to know of the item that it replaces."""
 
     version: int
     bytes: int
@@ -71,25 +71,25 @@ class Found(NamedTuple):
     created_at: int
 
 
-@operation(READ)
-def read_item(context: Context, namespace: str, key: str) -> Steps[Stored | None]:
-    rows = yield _READ, (namespace, key)
+@operation("item", READ)
+def read_item(context: Context, namespace: str, key: str) -> Statements[StoredItem | None]:
+    rows = yield "read_item", (namespace, key)
     if not rows:
         return None
-    stored = Stored._make(rows[0])
+    stored = StoredItem(key, *rows[0])
     if stored.text is None:  # a list
         return (yield from _read_list(context, namespace, key))
-    if is_over(stored.expires_at, context.now):
+    if is_expired(stored.expires_at, context.now):
         return None
-    if context.cipher is PLAIN:
+    if context.cipher is NO_ENCRYPTION:
         return stored
-    return stored._replace(text=context.cipher.open(stored.text, item_place(namespace, key)))
+    return stored._replace(text=context.cipher.decrypt(stored.text, item_associated_data(namespace, key)))
 
 
-@operation(READ)
-def read_text(context: Context, namespace: str, key: str) -> Steps[str | None]:
+@operation("get", READ)
+def read_text(context: Context, namespace: str, key: str) -> Statements[str | None]:
     """Only the JSON text: what `get` needs, in the least time."""
-    rows = yield _READ_TEXT, (namespace, key)
+    rows = yield "read_value", (namespace, key)
     if not rows:
         return None
     text, expires_at = rows[0]
@@ -98,59 +98,88 @@ def read_text(context: Context, namespace: str, key: str) -> Steps[str | None]:
         return stored and stored.text
     if expires_at is not None and expires_at <= context.now:
         return None
-    if context.cipher is PLAIN:  # the path of every get
+    if context.cipher is NO_ENCRYPTION:  # the path of every get
         return text  # type: ignore[no-any-return]
-    return context.cipher.open(text, item_place(namespace, key))
+    return context.cipher.decrypt(text, item_associated_data(namespace, key))
 
 
-@operation(READ)
-def find_version(context: Context, namespace: str, key: str) -> Steps[int | None]:
-    """The version, without the value: whether the key is there."""
-    rows = yield _FIND, (namespace, key)
-    if not rows or is_over(rows[0][3], context.now):
+@operation("contains", READ)
+def find_version(context: Context, namespace: str, key: str) -> Statements[int | None]:
+    """The version of the item under the key; None when there is none."""
+    rows = yield "find_item", (namespace, key)
+    if not rows or is_expired(rows[0][3], context.now):
         return None
     return int(rows[0][0])
 
 
-@operation(SNAPSHOT)
-def read_many(context: Context, namespace: str, keys: Iterable[str]) -> Steps[dict[str, str]]:
-    """The JSON text of each key that is there, in the order asked."""
+@operation("get_many", SNAPSHOT)
+def read_many(context: Context, namespace: str, keys: Iterable[str]) -> Statements[dict[str, str]]:
+    """The JSON text of each key that exists, in the order of `keys`."""
     wanted = list(dict.fromkeys(keys))
     found: dict[str, str] = {}
-    for start in range(0, len(wanted), _CHUNK):
-        chunk = wanted[start : start + _CHUNK]
-        marks = ", ".join("?" * len(chunk))
-        rows = yield Long(
-            f"SELECT key, value FROM items WHERE namespace = ? AND {_LIVE} AND key IN ({marks})",  # noqa: S608
-            (namespace, context.now, *chunk),
-        )
-        for key, stored in rows:
-            place = item_place(namespace, key)
+    for start in range(0, len(wanted), KEYS_PER_QUERY):
+        chunk = wanted[start : start + KEYS_PER_QUERY]
+        padding = [None] * (KEYS_PER_QUERY - len(chunk))
+        for key, stored in (yield SlowQuery("read_values", (namespace, context.now, *chunk, *padding))):
+            associated = item_associated_data(namespace, key)
             if stored is None:
-                found[key] = _joined(context, (yield Long(_READ_LIST, (namespace, key))), place)
+                found[key] = _join_rows(context, (yield SlowQuery("read_list", (namespace, key))), associated)
             else:
-                found[key] = context.cipher.open(stored, place)
+                found[key] = context.cipher.decrypt(stored, associated)
     return {key: found[key] for key in wanted if key in found}
 
 
-@operation(READ)
+@operation("keys", READ)
 def list_keys(
     context: Context, namespace: str, prefix: str = "", after: str = "", limit: int = MAX_PAGE
-) -> Steps[list[str]]:
+) -> Statements[list[str]]:
     """Keys in code point order, those after `after`; fewer than `limit` means there are no more."""
-    where, bounds = (
-        f"namespace = ? AND {_LIVE} AND key >= ? AND key > ?",
-        [namespace, context.now, prefix, after],
-    )
-    end = successor(prefix)
-    if end:
-        where += " AND key < ?"
-        bounds.append(end)
-    rows = yield Long(f"SELECT key FROM items WHERE {where} ORDER BY key LIMIT ?", (*bounds, limit))  # noqa: S608
+    rows = yield SlowQuery("list_keys", (namespace, context.now, *key_range(prefix, after), limit))
     return [key for (key,) in rows]
 
 
-@operation(WRITE)
+@operation("items", SNAPSHOT)
+def list_items(
+    context: Context, namespace: str, prefix: str = "", after: str = "", limit: int = MAX_PAGE, reverse: bool = False
+) -> Statements[tuple[list[StoredItem], str | None]]:
+    """Items in the order of their keys, or in reverse, and the key to continue after; None if there are no more."""
+    at, sizes, values = (namespace, context.now), "page_items", "list_items"
+    if reverse:
+        sizes, values = "page_items_reversed", "list_items_reversed"
+    rows = yield SlowQuery(sizes, (*at, *key_range(prefix, after, reverse=reverse), limit))
+    page = _first_bytes(rows, PAGE_BYTES)
+    if not page:
+        return [], None
+    items = []
+    for key, text, *rest in (yield SlowQuery(values, (*at, min(page[0], page[-1]), max(page[0], page[-1])))):
+        associated = item_associated_data(namespace, key)
+        if text is None:  # a list
+            joined = _join_rows(context, (yield SlowQuery("read_list", (namespace, key))), associated)
+        else:
+            joined = context.cipher.decrypt(text, associated)
+        items.append(StoredItem(key, joined, *rest))
+    is_last = len(page) == len(rows) < limit
+    return items, None if is_last else page[-1]
+
+
+def key_range(prefix: str, after: str = "", *, reverse: bool = False) -> tuple[str, str]:
+    """The first key of a range, and the first beyond it: of those with the prefix, the ones that come after `after`.
+
+    One lower bound: given two, SQLite may start at the prefix, and read all earlier pages again for each page.
+    """
+    end = prefix_upper_bound(prefix) or ABOVE_ALL_KEYS
+    if reverse:
+        return prefix, min(after, end) if after else end
+    return f"{after}\0" if after >= prefix else prefix, end
+
+
+def _first_bytes(rows: Rows, limit: int) -> list[str]:
+    """The first of these keys, until their sizes add up to `limit`; one at least, if there is one."""
+    sizes = accumulate(size for _, size in rows)
+    return [key for (key, _), total in zip(rows, chain((0,), sizes), strict=False) if total < limit]
+
+
+@operation("set", WRITE, is_slow=lambda _namespace, _key, text, *_: len(text or "") > SLOW_CHARS)
 def set_item(
     context: Context,
     namespace: str,
@@ -158,181 +187,233 @@ def set_item(
     text: str | None,
     ttl: float | None = None,
     if_version: int | None = None,
-) -> Steps[tuple[int, Account]]:
+) -> Statements[tuple[int, NamespaceUsage]]:
     """Store JSON text and return its version; None deletes, and is version 0."""
-    account, found = yield from open_item(context, namespace, key)
-    _expect_version(key, found, if_version)
+    usage, current = yield from open_item(context, namespace, key)
+    _expect_version(key, current, if_version)
     version = 0
     if text is not None:
-        yield from account.charge(writes=1)
-        expires_at = None if ttl is None else context.now + max(round(ttl * 1000), 1)
-        version = yield from _write(context, account, key, text, found, expires_at)
-    elif found:
-        yield from _remove(account, "delete", key, found)
-    yield from account.save()
-    return version, account
+        version = yield from _write(context, usage, key, text, current, expiry_of(context.now, ttl), writes=1)
+    elif current:
+        yield from _remove(usage, key, current, "delete")
+    yield from usage.save()
+    return version, usage
 
 
-@operation(LONG_WRITE)
-def update_items(context: Context, namespace: str, texts: Mapping[str, str | None]) -> Steps[tuple[None, Account]]:
-    """Several items at once, all or none; None deletes."""
-    account = yield from open_account(context, namespace)
-    yield from account.charge(writes=sum(text is not None for text in texts.values()))
+@operation("update", LONG_WRITE)
+def update_items(
+    context: Context,
+    namespace: str,
+    texts: Mapping[str, str | None],
+    if_versions: Mapping[str, int] | None = None,
+    ttl: float | None = None,
+) -> Statements[tuple[None, NamespaceUsage]]:
+    """Several items at once, all or none, as one write; None deletes.
+
+    Each key of `if_versions` must be at its version, whether it is in `texts` or not.
+    """
+    usage = yield from open_namespace(context, namespace)
+    usage.charge(writes=int(any(text is not None for text in texts.values())))
+    for key, version in (if_versions or {}).items():
+        _expect_version(key, (yield from _find_live(context, usage, key)), version)
+    expires_at = expiry_of(context.now, ttl)
     for key, text in sorted(texts.items(), key=lambda pair: pair[1] is not None):  # deletes first: they make room
-        found = yield from find_live(context, account, key)
+        current = yield from _find_live(context, usage, key)
         if text is not None:
-            yield from _write(context, account, key, text, found, None)
-        elif found:
-            yield from _remove(account, "delete", key, found)
-    yield from account.save()
-    return None, account
+            yield from _write(context, usage, key, text, current, expires_at, verb="set")
+        elif current:
+            yield from _remove(usage, key, current, "delete")
+    yield from usage.save()
+    return None, usage
 
 
-@operation(WRITE)
+@operation("delete", WRITE)
 def delete_item(
     context: Context, namespace: str, key: str, if_version: int | None = None
-) -> Steps[tuple[bool, Account]]:
-    """Whether it was there. Deleting is never counted: whoever is over a limit must be able to get below it."""
-    account, found = yield from open_item(context, namespace, key)
-    _expect_version(key, found, if_version)
-    if found:
-        yield from _remove(account, "delete", key, found)
-    yield from account.save()
-    return found is not None, account
+) -> Statements[tuple[bool, NamespaceUsage]]:
+    """Whether it existed. Deletes are not counted as writes, so that a client over its quota can make room."""
+    usage, current = yield from open_item(context, namespace, key)
+    _expect_version(key, current, if_version)
+    if current:
+        yield from _remove(usage, key, current)
+    yield from usage.save()
+    return current is not None, usage
 
 
-@operation(ERASE)
-def clear_items(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
+@operation("clear", ERASE)
+def clear_items(context: Context, namespace: str) -> Statements[tuple[int, NamespaceUsage]]:
     """Delete all items of a namespace; how many there were."""
-    account = yield from open_account(context, namespace)
-    count = yield from clear_into(account, context.now)
-    account.record_clear()
-    yield from account.save()
-    return count, account
+    usage = yield from open_namespace(context, namespace)
+    count = yield from clear_into(usage, context.now)
+    usage.record_clear()
+    yield from usage.save()
+    return count, usage
 
 
-@operation(WRITE)
-def increment(context: Context, namespace: str, key: str, by: float) -> Steps[tuple[float, Account]]:
-    """Add to a number, which starts at 0; an expiry stays."""
-    account, found = yield from open_item(context, namespace, key)
-    value: Any = 0
-    if found:
-        ((stored,),) = yield "SELECT value FROM items WHERE namespace = ? AND key = ?", (namespace, key)
-        value = None if stored is None else decode(context.cipher.open(stored, item_place(namespace, key)))
-        if type(value) not in (int, float):
-            raise Conflict(f"the value of {key!r} is not a number, so it cannot be incremented; set it first")
+@operation("clear", LONG_WRITE)
+def clear_prefix(context: Context, namespace: str, prefix: str) -> Statements[tuple[int, NamespaceUsage]]:
+    """Delete the items whose keys start with `prefix`; how many had not expired."""
+    usage = yield from open_namespace(context, namespace)
+    at = (namespace, *key_range(prefix))
+    found = yield "find_items_between", at
+    yield "delete_list_rows_between", at
+    yield "delete_items_between", at
+    live = 0
+    for key, version, size, expires_at in found:
+        is_live = not is_expired(expires_at, context.now)
+        live += is_live
+        usage.release(keys=1, size=size, version=version)
+        usage.record(key, size, "delete" if is_live else "expire")
+    yield from usage.save()
+    return live, usage
+
+
+@operation("touch", WRITE)
+def touch_item(
+    context: Context, namespace: str, key: str, ttl: float | None
+) -> Statements[tuple[bool, NamespaceUsage]]:
+    """Replace the expiry of an item and nothing else; whether it exists. Like a delete, it is not counted."""
+    usage, current = yield from open_item(context, namespace, key)
+    if current:
+        yield "set_expiry", (expiry_of(context.now, ttl), namespace, key)
+        usage.record(key)
+    yield from usage.save()
+    return current is not None, usage
+
+
+@operation("merge", WRITE, is_slow=lambda _namespace, _key, text: len(text) > SLOW_CHARS)
+def merge_item(context: Context, namespace: str, key: str, text: str) -> Statements[tuple[int, NamespaceUsage]]:
+    """Replace fields of an object, which starts empty, and return its version; null removes one. Its expiry stays."""
+    usage, current = yield from open_item(context, namespace, key)
+    value = (yield from _read_value(context, namespace, key)) if current else {}
+    if not isinstance(value, dict):
+        raise Conflict(f"the value of {key!r} is not an object, so it has no fields; delete it, or use another key")
+    merged = encode(merge_fields(value, decode(text)))
+    version = yield from _write(context, usage, key, merged, current, current and current.expires_at, writes=1)
+    yield from usage.save()
+    return version, usage
+
+
+def merge_fields(value: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """An object with these fields replaced, and those that are None removed."""
+    removed = {name for name, part in fields.items() if part is None}
+    return {name: part for name, part in {**value, **fields}.items() if name not in removed}
+
+
+@operation("incr", WRITE)
+def increment(context: Context, namespace: str, key: str, by: float) -> Statements[tuple[float, NamespaceUsage]]:
+    """Add to a number, which starts at 0; its expiry stays."""
+    usage, current = yield from open_item(context, namespace, key)
+    value = (yield from _read_value(context, namespace, key)) if current else 0
+    if type(value) not in (int, float):
+        raise Conflict(f"the value of {key!r} is not a number, so it cannot be incremented; set it first")
     try:
         total = value + by
     except OverflowError:
         total = math.inf
     if isinstance(total, float) and not math.isfinite(total):
-        raise InvalidInput(f"{shown(value)} + {shown(by)} is beyond the largest number; store a smaller one")
-    yield from account.charge(writes=1)
-    yield from _write(context, account, key, encode(total), found, found and found.expires_at, "incr")
-    yield from account.save()
-    return total, account
+        raise InvalidInput(f"{repr_short(value)} + {repr_short(by)} is beyond the largest number; store a smaller one")
+    yield from _write(context, usage, key, encode(total), current, current and current.expires_at, writes=1)
+    yield from usage.save()
+    return total, usage
 
 
-def clear_into(account: Account, now: int) -> Steps[int]:
-    """Delete all items and take them off the account, which the caller saves; how many there were."""
-    at = (account.namespace,)
-    ((count, size, version, live),) = yield (
-        (
-            f"SELECT count(*), coalesce(sum(bytes), 0), coalesce(max(version), 0),"  # noqa: S608
-            f" coalesce(sum({_LIVE}), 0) FROM items WHERE namespace = ?"
-        ),
-        (now, *at),
-    )
-    yield "DELETE FROM list_items WHERE namespace = ?", at
-    yield "DELETE FROM items WHERE namespace = ?", at
+def clear_into(usage: NamespaceUsage, now: int) -> Statements[int]:
+    """Delete all items and subtract them from the usage, which the caller saves; how many had not expired."""
+    at = (usage.namespace,)
+    ((count, size, version, live),) = yield "sum_items", (now, *at)
+    yield "delete_all_list_rows", at
+    yield "delete_all_items", at
     if count:
-        account.release(keys=count, size=size, version=version)
+        usage.release(keys=count, size=size, version=version)
     return int(live)
 
 
-def _read_list(context: Context, namespace: str, key: str) -> Steps[Stored | None]:
-    """The item again, now with its rows; by now it may be gone, or be no list any more."""
-    rows = yield Long(_READ_LIST, (namespace, key))
+def _read_value(context: Context, namespace: str, key: str) -> Statements[Any]:
+    """The value of an item that exists; None for a list in rows."""
+    ((stored, _),) = yield "read_value", (namespace, key)
+    return None if stored is None else decode(context.cipher.decrypt(stored, item_associated_data(namespace, key)))
+
+
+def _read_list(context: Context, namespace: str, key: str) -> Statements[StoredItem | None]:
+    """The item again, with its rows; since the first read it may have been deleted or replaced by a value."""
+    rows = yield SlowQuery("read_list", (namespace, key))
     if not rows:
         return None
-    stored, place = Stored._make(rows[0][1:]), item_place(namespace, key)
-    if is_over(stored.expires_at, context.now):
+    stored, associated = StoredItem(key, *rows[0][1:]), item_associated_data(namespace, key)
+    if is_expired(stored.expires_at, context.now):
         return None
-    text = _joined(context, rows, place) if stored.text is None else context.cipher.open(stored.text, place)
+    is_list = stored.text is None
+    text = _join_rows(context, rows, associated) if is_list else context.cipher.decrypt(stored.text, associated)
     return stored._replace(text=text)
 
 
-def is_over(expires_at: int | None, now: int) -> bool:
-    return expires_at is not None and expires_at <= now
+def open_item(context: Context, namespace: str, key: str) -> Statements[tuple[NamespaceUsage, CurrentItem | None]]:
+    """Open a namespace for update, with the item under the key; one that has expired is removed."""
+    usage, row = yield from open_with_item(context, namespace, key)
+    if row is None:
+        return usage, None
+    return usage, (yield from _unless_expired(context, usage, key, CurrentItem._make(row)))
 
 
-def open_item(context: Context, namespace: str, key: str) -> Steps[tuple[Account, Found | None]]:
-    """The namespace's account, and the item under the key; one that has expired is removed on the way."""
-    rows = yield _OPEN, (key, namespace)
-    account = Account(context, namespace, rows and rows[0][5:])
-    if not rows or rows[0][0] is None:
-        return account, None
-    found = Found._make(rows[0][:5])
-    return account, (yield from _unless_over(context, account, key, found))
-
-
-def find_live(context: Context, account: Account, key: str) -> Steps[Found | None]:
-    """The item under the key; one that has expired is removed on the way."""
-    rows = yield _FIND, (account.namespace, key)
+def _find_live(context: Context, usage: NamespaceUsage, key: str) -> Statements[CurrentItem | None]:
+    """The item under the key; one that has expired is removed."""
+    rows = yield "find_item", (usage.namespace, key)
     if not rows:
         return None
-    return (yield from _unless_over(context, account, key, Found._make(rows[0])))
+    return (yield from _unless_expired(context, usage, key, CurrentItem._make(rows[0])))
 
 
-def _unless_over(context: Context, account: Account, key: str, found: Found) -> Steps[Found | None]:
-    if is_over(found.expires_at, context.now):
-        yield from _remove(account, "expire", key, found)
+def _unless_expired(
+    context: Context, usage: NamespaceUsage, key: str, current: CurrentItem
+) -> Statements[CurrentItem | None]:
+    if is_expired(current.expires_at, context.now):
+        yield from _remove(usage, key, current, "expire")
         return None
-    return found
+    return current
 
 
 def _write(
     context: Context,
-    account: Account,
+    usage: NamespaceUsage,
     key: str,
     text: str,
-    found: Found | None,
+    current: CurrentItem | None,
     expires_at: int | None,
-    verb: str = "set",
-) -> Steps[int]:
+    *,
+    writes: int = 0,
+    verb: str | None = None,
+) -> Statements[int]:
     size = byte_size(key) + byte_size(text)
-    if found is None:
-        yield from account.charge(keys=1, size=size)
-        version, created_at = int(account.version_floor) + 1, context.now
+    if current is None:
+        yield from charge(usage, writes=writes, keys=1, size=size)
+        version, created_at = int(usage.version_floor) + 1, context.now
     else:
-        yield from account.charge(size=size - found.bytes)
-        version, created_at = found.version + 1, found.created_at
-        if found.length is not None:
-            yield from drop_rows(account, key, found.length)
-    sealed = context.cipher.seal(text, item_place(account.namespace, key))
-    yield (
-        _WRITE,
-        (account.namespace, key, sealed, None, size, version, created_at, context.now, expires_at),
-    )
-    account.record(verb, key, size)
+        yield from charge(usage, writes=writes, size=size - current.bytes)
+        version, created_at = current.version + 1, current.created_at
+        if current.length is not None:
+            yield from delete_list_rows(usage.namespace, key, current.length)
+    value = context.cipher.encrypt(text, item_associated_data(usage.namespace, key))
+    yield "write_item", (usage.namespace, key, value, None, size, version, created_at, context.now, expires_at)
+    usage.record(key, size, verb)
     return version
 
 
-def _remove(account: Account, verb: str, key: str, found: Found) -> Steps[None]:
-    return drop(account, verb, key, found.version, found.bytes, found.length)
+def _remove(usage: NamespaceUsage, key: str, current: CurrentItem, verb: str | None = None) -> Statements[None]:
+    return remove_item(usage, key, current.version, current.bytes, current.length, verb=verb)
 
 
-def _expect_version(key: str, found: Found | None, expected: int | None) -> None:
+def _expect_version(key: str, current: CurrentItem | None, expected: int | None) -> None:
     if expected is None:
         return
-    version = found.version if found else 0
+    version = current.version if current else 0
     if version == expected or (version and expected == ANY_VERSION):
         return
-    there = f"is at version {version}" if version else "does not exist"
+    state = f"is at version {version}" if version else "does not exist"
     wanted = "any version" if expected == ANY_VERSION else f"version {expected}"
-    raise Conflict(f"{key!r} {there}, not at {wanted}; read it again and retry", status=412)
+    raise Conflict(f"{key!r} {state}, not at {wanted}; read it again and retry", status=412)
 
 
-def _joined(context: Context, rows: list[tuple[Any, ...]], place: str) -> str:
-    """A list's rows as one JSON text; a LEFT JOIN gives an empty list one row of NULL."""
-    return f"[{','.join(context.cipher.open_all([row[0] for row in rows if row[0] is not None], place))}]"
+def _join_rows(context: Context, rows: list[tuple[Any, ...]], associated: str) -> str:
+    """The rows of a list as one JSON text; a LEFT JOIN gives an empty list one row of NULL."""
+    return f"[{','.join(context.cipher.decrypt_all([row[0] for row in rows if row[0] is not None], associated))}]"

@@ -1,7 +1,6 @@
-"""A note as it lies in the store, and how it leaves it.
+"""The stored form of a note: its row, its erasable blob and its index terms.
 
-All that was said is in a drawer: the content, its labels, its metadata. Its row has only numbers that stand for
-them, by which it is found.
+Content, labels and metadata are in an erasable blob. The row has only hashes of them, by which the note is found.
 """
 
 from __future__ import annotations
@@ -12,44 +11,63 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from scrubjay.errors import Unavailable
-from scrubjay.recall.words import MONTHS, count_beginnings, count_words, number, only_asks, split
-from scrubjay.records import Note, to_time
-from scrubjay.values import byte_size, decode, encode, to_text
-
-from . import drawers
-from .operation import Many, Steps
-from .sealing import Cipher, note_place
-
-if TYPE_CHECKING:
-    from .quotas import Account
+from scrubjay.exact_json import byte_size, decode, encode, to_text
+from scrubjay.models import Note, to_time
+from scrubjay.recall.documents import strings_in
+from scrubjay.recall.terms import (
+    count_affixes,
+    count_terms,
+    is_change,
+    is_only_question,
+    split_words,
+    term_of,
+    time_term,
+)
+from scrubjay.recall.times import labels_of_note
+from scrubjay.store import erasable
+from scrubjay.store.encryption import Cipher, note_associated_data
+from scrubjay.store.operation import ExecuteMany, Statements
+from scrubjay.store.usage import NamespaceUsage
 
 MAX_SPEAKER_CHARS = 200
-"""Where "Name:" may stand in a text."""
-MAX_ASKING_CHARS = 1000
-"""What is longer does not only ask."""
+"""Characters at the start of a text in which "Name:" is looked for."""
+MAX_QUESTION_CHARS = 1000
+"""Characters from which a note counts as more than a question."""
 _SPEAKER = re.compile(r"\s*(?:[\[(][^\])]{0,60}[\])]\s*)?([^\W\d_][\w .'’-]{0,40}?)\s*:\s")
 _SPEAKER_FIELDS = ("speaker", "sender", "name", "role")
 _COUNT = struct.Struct(">I")
 _DAMAGED = "a note is damaged; run `scrubjay doctor`, restore a backup"
 
-SOURCE = "notes n JOIN drawers d USING (drawer)"
-COLUMNS = "id, held, pinned, times, created_at, updated_at, expires_at, bytes, drawer"
-"""What is needed to read one."""
-LEAVING = "n.id, n.bytes, n.drawer, d.held FROM notes n LEFT JOIN drawers d ON d.drawer = n.drawer"
-"""What is needed to erase one, be it damaged."""
-KEPT = (
-    *("drawer", "digest", "type", "session", "speaker", "tags", "asks"),
-    *("pinned", "times", "bytes", "created_at", "updated_at", "expires_at"),
+SOURCE = "notes n JOIN erasable_blobs b ON b.id = n.blob_id"
+COLUMNS = (
+    "n.id, b.data, n.pinned, n.times, n.created_at, n.updated_at, n.expires_at, n.bytes, n.blob_id, n.superseded_by"
 )
-"""The columns of its row, beside namespace and id, in the order of `Row.kept`."""
+"""The columns that `Row.read` takes."""
+ERASE_COLUMNS = "n.id, n.bytes, n.blob_id, b.data FROM notes n LEFT JOIN erasable_blobs b ON b.id = n.blob_id"
+"""What `erase_note` takes, for intact and damaged notes."""
+INSERT_COLUMNS = (
+    *("blob_id", "digest", "type", "session", "speaker", "tags", "asks", "is_change"),
+    *("pinned", "times", "bytes", "created_at", "updated_at", "expires_at", "superseded_by"),
+)
+"""The columns of a note's row, beside namespace and id, in the order of `Row.column_values`."""
 
-Packed = bytes
+_DELETE_NOTE = "DELETE FROM notes WHERE namespace = ? AND id = ?"
+_DELETE_VECTOR = "DELETE FROM note_vectors WHERE namespace = ? AND note = ? RETURNING blob_id"
+COUNT_REMOVED_VECTORS = "UPDATE namespaces SET vectors_removed = vectors_removed + 1 WHERE namespace = ?"
+"""Tells caches of vectors that not all of theirs are stored any more."""
+_DELETE_TERM = "DELETE FROM note_words WHERE namespace = ? AND word = ? AND note = ?"
+_DELETE_ALL_TERMS = "DELETE FROM note_words WHERE namespace = ? AND note = ?"
+
+Blob = bytes
+"""In Row the name bytes is a field."""
 
 
 class Row(NamedTuple):
+    """A note with all that the store has of it."""
+
     id: int
     content: str
     type: str | None
@@ -62,45 +80,49 @@ class Row(NamedTuple):
     updated_at: int
     expires_at: int | None
     bytes: int = 0
-    drawer: int = 0
-    words: tuple[int, ...] = ()
-    """What the index has of it, so that all of it is found again, by whatever version of this program."""
+    blob_id: int = 0
+    superseded_by: int | None = None
+    terms: tuple[int, ...] = ()
+    """Its terms in the index, to erase them by: another version of this program may derive others from its text."""
 
     @classmethod
     def read(cls, cipher: Cipher, namespace: str, columns: Sequence[Any]) -> Row:
         """From COLUMNS."""
-        id_, held, *known = columns
-        sealed, words = _unpack(held)
-        said = cipher.open_bytes(sealed, note_place(namespace, id_))
+        id_, blob, *rest = columns
+        encrypted, terms = _unpack(blob)
+        body = cipher.decrypt_bytes(encrypted, note_associated_data(namespace, id_))
         try:
-            content, type_, tags, session, metadata = decode(said.decode())
+            content, type_, tags, session, metadata = decode(body.decode())
         except (ValueError, TypeError) as error:
             raise Unavailable(_DAMAGED) from error
-        return cls(id_, content, type_, tags, session, metadata, *known, words)  # type: ignore[call-arg]
+        return cls(id_, content, type_, tags, session, metadata, *rest, terms)  # type: ignore[call-arg]
 
-    def pack(self, cipher: Cipher, namespace: str) -> Packed:
-        """What goes into its drawer: what was said, sealed if need be, and the words of the index, to erase them by."""
-        said = to_text([self.content, self.type, self.tags, self.session, self.metadata]).encode()
-        words = struct.pack(f">{len(self.words)}q", *self.words)
-        return cipher.seal_bytes(said, note_place(namespace, self.id)) + words + _COUNT.pack(len(self.words))
+    def pack(self, cipher: Cipher, namespace: str) -> Blob:
+        """The data of its blob: its texts, encrypted if the store is, and its terms."""
+        body = to_text([self.content, self.type, self.tags, self.session, self.metadata]).encode()
+        terms = struct.pack(f">{len(self.terms)}q", *self.terms)
+        encrypted = cipher.encrypt_bytes(body, note_associated_data(namespace, self.id))
+        return encrypted + terms + _COUNT.pack(len(self.terms))
 
-    def kept(self, cipher: Cipher) -> tuple[Any, ...]:
-        """The values of KEPT."""
-        speaker = hide_words(cipher, self.speaker())
+    def column_values(self, cipher: Cipher) -> tuple[Any, ...]:
+        """The values of INSERT_COLUMNS."""
+        speaker = hash_words(cipher, self.speaker())
         return (
-            self.drawer,
-            digest_of(cipher, self.content, self.session),
-            hide_label(cipher, self.type),
-            hide_label(cipher, self.session),
+            self.blob_id,
+            content_digest(cipher, self.content, self.session),
+            hash_label(cipher, self.type),
+            hash_label(cipher, self.session),
             json.dumps(speaker) if speaker else None,
-            "".join(f",{hide_label(cipher, tag)}," for tag in self.tags),
-            int(self.session is not None and len(self.content) < MAX_ASKING_CHARS and only_asks(self.content)),
+            "".join(f",{hash_label(cipher, tag)}," for tag in self.tags),
+            int(len(self.content) < MAX_QUESTION_CHARS and is_only_question(self.content)),
+            int(is_change(self.content[:MAX_QUESTION_CHARS])),
             self.pinned,
             self.times,
             self.bytes,
             self.created_at,
             self.updated_at,
             self.expires_at,
+            self.superseded_by,
         )
 
     def to_note(self, score: float | None = None) -> Note:
@@ -116,31 +138,31 @@ class Row(NamedTuple):
             created_at=to_time(self.created_at),
             updated_at=to_time(self.updated_at),
             expires_at=None if self.expires_at is None else to_time(self.expires_at),
+            superseded_by=None if self.superseded_by is None else str(self.superseded_by),
             score=score,
         )
 
     def measured(self) -> Row:
-        """With what it takes of the namespace's storage."""
+        """The same note with the bytes that it takes of the namespace's quota."""
         texts = (self.content, self.type, encode(self.tags), self.session, encode(self.metadata))
         return self._replace(bytes=sum(map(byte_size, filter(None, texts))))
 
-    def hidden_words(self, cipher: Cipher) -> dict[int, int]:
-        """How often each word of it occurs, by the number that stands for it in the index."""
-        counts = self.count_words()
-        return {number: counts[word] for word, number in cipher.hide(counts).items()}
+    def hashed_terms(self, cipher: Cipher) -> dict[int, int]:
+        """How often each of its terms occurs, with the terms as the index stores them."""
+        counts = self.count_terms()
+        return {hashed: counts[term] for term, hashed in cipher.keyed_hash(counts).items()}
 
-    def count_words(self) -> Counter[int]:
-        """What it is found by: its text, tags, type, the texts in its metadata, and the day it was written."""
-        made = to_time(self.created_at)
-        day = f"{made.day} {MONTHS[made.month - 1]} {made.year}"
-        labels = " ".join([*self.tags, self.type or "", *_texts(self.metadata), day])
-        counts = count_words(self.content)
-        for more in (count_words(labels), count_beginnings(f"{self.content} {labels}")):
+    def count_terms(self) -> Counter[int]:
+        """The terms of its text, tags, type, the texts in its metadata, and its times."""
+        labels = " ".join([*self.tags, self.type or "", *strings_in(self.metadata)])
+        counts = count_terms(self.content)
+        counts.update(map(time_term, labels_of_note(self.content, to_time(self.created_at))))
+        for more in (count_terms(labels), count_affixes(f"{self.content} {labels}")):
             counts.update(more)
         return counts
 
     def speaker(self) -> str:
-        """Who said it, by its metadata or by "Name: …" at its start."""
+        """The name of its speaker, from its metadata or from "Name: …" at its start."""
         named = next(
             (self.metadata[field] for field in _SPEAKER_FIELDS if isinstance(self.metadata.get(field), str)), ""
         )
@@ -148,62 +170,52 @@ class Row(NamedTuple):
         return named or (match[1] if match else "")
 
 
-def digest_of(cipher: Cipher, content: str, session: str | None) -> bytes:
-    """What makes two notes the same: the content, in the same session. Two people may say the same thing."""
-    person = blake2b((session or "").encode(), digest_size=16).digest()
-    return cipher.hide_digest(blake2b(content.encode(), digest_size=16, key=person).digest())
+def content_digest(cipher: Cipher, content: str, session: str | None) -> bytes:
+    """The identity of a note: its content in its session, because two people may say the same."""
+    key = blake2b((session or "").encode(), digest_size=16).digest()
+    return cipher.keyed_digest(blake2b(content.encode(), digest_size=16, key=key).digest())
 
 
-def hide_label(cipher: Cipher, label: str | None) -> int | None:
-    """The number that stands for a type, a tag or a session."""
+def hash_label(cipher: Cipher, label: str | None) -> int | None:
+    """The hash of a type, a tag or a session that the note's row has."""
     if label is None:
         return None
-    known = int.from_bytes(blake2b(label.encode(), digest_size=7).digest()) or 1
-    return cipher.hide([known])[known]
+    plain = int.from_bytes(blake2b(label.encode(), digest_size=7).digest()) or 1
+    return cipher.keyed_hash([plain])[plain]
 
 
-def hide_words(cipher: Cipher, text: str) -> list[int]:
-    """The numbers that stand for the words of a name, or for those in which one is looked for."""
-    return list(cipher.hide(map(number, split(text))).values())
+def hash_words(cipher: Cipher, text: str) -> list[int]:
+    """The terms of all words of a text, stop words too, as the index stores them: to compare names."""
+    return list(cipher.keyed_hash(map(term_of, split_words(text))).values())
 
 
-def erase_note(account: Account, verb: str, leaving: Sequence[Any]) -> Steps[None]:
-    """Remove a note, of which LEAVING was read, its words and its vector; the caller saves the account."""
-    id_, size, drawer, held = leaving
-    at = (account.namespace, id_)
+def erase_note(usage: NamespaceUsage, columns: Sequence[Any], verb: str | None = None) -> Statements[None]:
+    """Erase the note of which ERASE_COLUMNS were read, its terms and its vector; the caller saves the usage."""
+    id_, size, blob_id, blob = columns
+    at = (usage.namespace, id_)
     try:
-        yield from remove_words(*at, _unpack(held)[1])
+        yield from remove_terms(*at, _unpack(blob)[1])
     except Unavailable:
-        yield "DELETE FROM note_words WHERE namespace = ? AND note = ?", at
-    vectors = yield "DELETE FROM note_vectors WHERE namespace = ? AND note = ? RETURNING drawer", at
-    yield "DELETE FROM notes WHERE namespace = ? AND id = ?", at
-    yield from drawers.erase([drawer, *(vector for (vector,) in vectors)])
-    account.release(notes=1, size=size)
-    account.record(verb, str(id_), size)
+        yield _DELETE_ALL_TERMS, at
+    vectors = yield _DELETE_VECTOR, at
+    if vectors:
+        yield COUNT_REMOVED_VECTORS, (usage.namespace,)
+    yield _DELETE_NOTE, at
+    yield from erasable.erase([blob_id, *(vector for (vector,) in vectors)])
+    usage.release(notes=1, size=size)
+    usage.record(str(id_), size, verb)
 
 
-def remove_words(namespace: str, note: int, words: Iterable[int]) -> Steps[None]:
-    yield Many(
-        "DELETE FROM note_words WHERE namespace = ? AND word = ? AND note = ?",
-        [(namespace, word, note) for word in words],
-    )
+def remove_terms(namespace: str, note: int, terms: Iterable[int]) -> Statements[None]:
+    yield ExecuteMany(_DELETE_TERM, [(namespace, term, note) for term in terms])
 
 
-def _unpack(held: bytes | None) -> tuple[bytes, tuple[int, ...]]:
-    """What was said, and the words."""
-    data = drawers.data_of(held or b"")
+def _unpack(blob: bytes | None) -> tuple[bytes, tuple[int, ...]]:
+    """The encrypted texts, and the terms."""
+    data = erasable.data_of(blob or b"")
     try:
         (count,) = _COUNT.unpack(data[-_COUNT.size :])
-        words = data[-_COUNT.size - 8 * count : -_COUNT.size]
-        return data[: -_COUNT.size - len(words)], struct.unpack(f">{count}q", words)
+        terms = data[-_COUNT.size - 8 * count : -_COUNT.size]
+        return data[: -_COUNT.size - len(terms)], struct.unpack(f">{count}q", terms)
     except struct.error as error:
         raise Unavailable(_DAMAGED) from error
-
-
-def _texts(value: Any) -> Iterable[str]:
-    """Every text inside a JSON value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _texts(part)

@@ -1,4 +1,4 @@
-"""Notes: texts that are found again by their words."""
+"""Notes: texts that are recalled by their content."""
 
 from __future__ import annotations
 
@@ -7,83 +7,147 @@ import os
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
 from typing import Any, NamedTuple
 
-from scrubjay.drafts import Draft, Question
-from scrubjay.errors import NotFound
-from scrubjay.names import MAX_NOTES_PAGE, shown
-from scrubjay.recall.ranking import (
-    BEGINNING,
-    LENDING,
+from scrubjay.errors import NotFound, repr_short
+from scrubjay.exact_json import decode, encode
+from scrubjay.models import Note, to_time
+from scrubjay.recall.query import (
     LENGTH_PENALTY,
-    NEAREST,
+    MAX_QUERY_CHARS,
     SATURATION,
-    SYNONYM,
-    Beside,
-    Candidate,
-    Occurrences,
-    Sought,
-    by_confidence,
-    fuse,
-    lend_to_answers,
-    rank,
-    weight,
+    Passage,
+    QueryTerms,
+    analyze,
+    split_passages,
+    weigh,
 )
-from scrubjay.recall.words import asked_words, count_beginnings
-from scrubjay.records import Note, to_time
-from scrubjay.values import decode, encode
+from scrubjay.recall.ranking import (
+    MAX_NEAREST,
+    MIN_COSINE,
+    NEIGHBOURS,
+    Candidate,
+    Evidence,
+    Occurrences,
+    SessionNeighbours,
+    explain,
+    fuse,
+    pass_to_answers,
+    rank,
+    rank_by_confidence,
+)
+from scrubjay.store import erasable
+from scrubjay.store.encryption import Cipher
+from scrubjay.store.expiry import charge, is_expired
+from scrubjay.store.items import clear_into, clear_prefix
+from scrubjay.store.note_rows import (
+    COLUMNS,
+    COUNT_REMOVED_VECTORS,
+    ERASE_COLUMNS,
+    INSERT_COLUMNS,
+    SOURCE,
+    Row,
+    content_digest,
+    erase_note,
+    hash_label,
+    hash_words,
+    remove_terms,
+)
+from scrubjay.store.operation import (
+    ERASE,
+    READ,
+    SNAPSHOT,
+    WRITE,
+    Context,
+    ExecuteMany,
+    Operation,
+    Replay,
+    SlowQuery,
+    Statements,
+    operation,
+)
+from scrubjay.store.usage import NamespaceUsage, open_namespace
+from scrubjay.validation import MAX_NOTES_PAGE, NewNote, RecallQuery
 
-from . import drawers
-from .items import clear_into, is_over
-from .note_rows import COLUMNS, KEPT, LEAVING, SOURCE, Row, digest_of, erase_note, hide_label, hide_words, remove_words
-from .operation import ERASE, LONG_WRITE, READ, SNAPSHOT, WRITE, Context, Long, Many, Operation, Steps, operation
-from .quotas import Account, open_account
-from .sealing import Cipher
-
-LONG_CHARS = 300
-"""A text that takes longer to index than a server's event loop may wait."""
-MAX_QUERY_CHARS = 20_000
-MAX_QUERY_WORDS = 32
-"""The rarest words of a question; what is longer is no longer a question."""
-MAX_SYNONYMS = 64
-"""The words that are looked for in place of those of a question."""
-MAX_COUNTED = 5_000
-"""How many notes with a word are counted; a word in more of them says little anyway."""
+SLOW_CHARS = 300
+"""Characters of content and metadata from which indexing takes longer than a server's event loop may wait."""
+MAX_COUNTED, MIN_COUNTED = 5_000, 1_000
+"""Notes that are counted for each term of a query, if its terms are few, and if they are many; a more frequent term
+says little anyway."""
+MAX_COUNTED_ROWS = 160_000
+"""Rows of the index that are counted for one query, from which on MAX_COUNTED is lowered: 10 ms."""
 MIN_POSTINGS, MAX_POSTINGS = 1_000, 3_000
-"""Rows of the index that one recall reads, in a small and in a large namespace, those of telling words first."""
+"""Rows of the index that one passage of a query reads, in a small and in a large namespace, heavy terms first."""
+FULL_PASSAGES = 4
+"""Passages of a query that may read so many rows each; more of them share the same number."""
 MIN_CANDIDATES, ENOUGH_CANDIDATES = 20, 40
-"""Notes that are looked at closely, with their neighbours, if few are wanted, and if more are."""
-SCANNED = 4
-"""Rows that are read in the time in which one is looked up."""
+"""Notes that are ranked, with their neighbours, if few are wanted, and if more are."""
+MAX_FILTERED_TERMS = 32
+"""Terms that are searched for where a filter leaves too many notes to look at each: one SQL arm each."""
+MAX_PAUSE_SECONDS = 600
+"""Seconds up to which notes of no session that follow each other are neighbours."""
+IDS_PER_SECOND = 1_000_000
+"""Ids of notes are microseconds, the last three digits of which are random."""
+SCAN_FACTOR = 4
+"""Rows of the index that SQLite scans in the time in which it looks up one."""
 
 _FIND = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.digest = ?"  # noqa: S608
 _READ = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"  # noqa: S608
-_SAME = "SELECT 1 FROM notes WHERE namespace = ?1 AND (id = ?2 OR digest = ?3)"
-_LEAVING = f"SELECT n.expires_at, {LEAVING} WHERE n.namespace = ? AND n.id = ?"
-_INSERT = f"""INSERT INTO notes (namespace, id, {", ".join(KEPT)})
-VALUES ({", ".join("?" * (len(KEPT) + 2))})"""  # noqa: S608
-_UPDATE = f"UPDATE notes SET {' = ?, '.join(KEPT)} = ? WHERE namespace = ? AND id = ?"  # noqa: S608
-_ADD_WORD = "INSERT INTO note_words (namespace, word, note, count, length) VALUES (?, ?, ?, ?, ?)"
+_EXISTS = "SELECT 1 FROM notes WHERE namespace = ?1 AND (id = ?2 OR digest = ?3)"
+_READ_FOR_ERASURE = f"SELECT n.expires_at, {ERASE_COLUMNS} WHERE n.namespace = ? AND n.id = ?"
+_INSERT = f"""INSERT INTO notes (namespace, id, {", ".join(INSERT_COLUMNS)})
+VALUES ({", ".join("?" * (len(INSERT_COLUMNS) + 2))})"""  # noqa: S608
+_UPDATE = f"UPDATE notes SET {' = ?, '.join(INSERT_COLUMNS)} = ? WHERE namespace = ? AND id = ?"  # noqa: S608
+_SUPERSEDE = """UPDATE notes SET superseded_by = ?
+WHERE namespace = ? AND id = ? AND id <> ? AND superseded_by IS NULL RETURNING id"""
+_MAX_ID = "SELECT coalesce(max(id), 0) FROM notes WHERE namespace = ?"
+_LIST = f"""SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.id > ? AND {{where}}
+ORDER BY n.id LIMIT ? OFFSET ?"""  # noqa: S608
+_SESSIONS = """SELECT min(n.id), count(*), min(n.created_at), max(n.updated_at) FROM notes n
+WHERE n.namespace = ? AND n.session IS NOT NULL AND {where} GROUP BY n.session"""
+_SIZES = """SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)
+FROM notes WHERE namespace = ?"""
+_ADD_TERM = "INSERT INTO note_words (namespace, word, note, count, length) VALUES (?, ?, ?, ?, ?)"
 _COUNT = """SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?1), 0)
 UNION ALL SELECT value, (SELECT count(*) FROM
 (SELECT 1 FROM note_words WHERE namespace = ?1 AND word = value LIMIT ?2)) FROM json_each(?3)"""
-_POSTINGS = f"""SELECT * FROM (SELECT note, ? * count / (count + {SATURATION} + {LENGTH_PENALTY} * length) AS part
-FROM note_words w WHERE namespace = ? AND word = ? {{}} ORDER BY note DESC LIMIT ?)"""  # noqa: S608
-_NONE: Mapping[int, float] = {}
-_BESIDE = f"""(SELECT json_group_array(id) FROM (SELECT o.id FROM notes o
-WHERE o.namespace = n.namespace AND o.session = n.session AND o.id {{}} LIMIT {LENDING}))"""  # noqa: S608
-_NEIGHBOURS = f"""SELECT {_BESIDE.format("< n.id ORDER BY o.id DESC")}, n.id, {_BESIDE.format("> n.id ORDER BY o.id")}
+_SATURATED = f"count / (count + {SATURATION} + {LENGTH_PENALTY} * length)"
+_TERMS = """terms AS MATERIALIZED (SELECT json_extract(value, '$[0]') AS passage,
+json_extract(value, '$[1]') AS term, json_extract(value, '$[2]') AS weight FROM json_each(?))"""
+_POSTINGS = f"""SELECT note, passage, weight * {_SATURATED} AS part
+FROM terms CROSS JOIN note_words w WHERE w.namespace = ? AND w.word = terms.term"""  # noqa: S608
+_NEWEST_POSTINGS = f"""SELECT * FROM (SELECT note, ? AS passage, ? * {_SATURATED} AS part
+FROM note_words w WHERE namespace = ? AND word = ? {{where}} ORDER BY note DESC LIMIT ?)"""  # noqa: S608
+_BEST_OF_ONE = "SELECT note, sum(part) AS fit FROM ({postings}) GROUP BY note ORDER BY fit DESC, note DESC LIMIT ?"
+_BEST_OF_MANY = """SELECT note, max(fit) AS fit FROM (SELECT note, sum(part) AS fit FROM ({postings})
+GROUP BY note, passage) GROUP BY note ORDER BY fit DESC, note DESC LIMIT ?"""
+_ALLOWED = "SELECT n.id FROM notes n WHERE n.namespace = ? AND {where}"
+_ALLOWED_OF = f"{_ALLOWED} AND n.id IN (SELECT value FROM json_each(?))"  # noqa: S608
+_CANDIDATES = """WITH {terms} SELECT note FROM ({best})
+WHERE EXISTS (SELECT 1 FROM notes n WHERE n.namespace = ? AND n.id = note AND {where}) LIMIT ?"""
+_CANDIDATES_OF_FEW = """WITH {terms}, allowed AS MATERIALIZED ({allowed}) SELECT note FROM ({best})"""
+_CANDIDATES_OF_MANY = "SELECT note FROM ({best})"
+# Ids grow with time: the notes of no session that are near in time are those with ids near by.
+_NEIGHBOUR_IDS = f"""(SELECT json_group_array(id) FROM (SELECT o.id FROM notes o
+WHERE o.namespace = n.namespace AND o.session IS n.session AND o.id {{}} LIMIT {NEIGHBOURS}))"""  # noqa: S608
+_FAR = f"iif(n.session IS NULL, {MAX_PAUSE_SECONDS * IDS_PER_SECOND}, n.id)"
+_FRAGMENTS = f"""SELECT {_NEIGHBOUR_IDS.format(f"< n.id AND o.id > n.id - {_FAR} ORDER BY o.id DESC")}, n.id,
+{_NEIGHBOUR_IDS.format(f"> n.id AND o.id < n.id + {_FAR} ORDER BY o.id")}
 FROM notes n WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
-# All rows of a rare word are read sooner than each note is looked for among them: that is what the + asks for.
+# To scan all rows of a rare term is faster than to look up each note among them: the + keeps SQLite from doing so.
 _OCCURRENCES = """SELECT note, word, count, length FROM note_words WHERE namespace = ?1
 AND word IN (SELECT value FROM json_each(?2)) AND +note IN (SELECT value FROM json_each(?4))
 UNION ALL SELECT note, word, count, length FROM note_words WHERE namespace = ?1
 AND word IN (SELECT value FROM json_each(?3)) AND note IN (SELECT value FROM json_each(?4))"""
+_RANKED_COLUMNS = """SELECT n.id, n.speaker, n.updated_at, n.times, n.asks, n.is_change,
+n.session IS NOT NULL FROM notes n
+WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?)) AND {where}"""
+
+_NO_NEAREST: Mapping[int, float] = {}
 
 
-class Session(NamedTuple):
-    """What is known of the notes of one session."""
+class SessionSummary(NamedTuple):
+    """A session that has notes: how many, and when the first was created and the last updated."""
 
     name: str
     notes: int
@@ -91,73 +155,82 @@ class Session(NamedTuple):
     updated_at: datetime
 
 
-def remember(namespace: str, draft: Draft) -> Operation[tuple[Note, Account]]:
-    """Store a note; one with the same content is refreshed instead."""
-    size = len(draft.content) + (len(encode(draft.metadata)) if draft.metadata else 0)
-    return (_remember if size < LONG_CHARS else _remember_long)(namespace, draft)
-
-
-def _remember_note(context: Context, namespace: str, draft: Draft) -> Steps[tuple[Note, Account]]:
-    account = yield from open_account(context, namespace)
-    rows = yield _FIND, (namespace, digest_of(context.cipher, draft.content, draft.session))
-    found = Row.read(context.cipher, namespace, rows[0]) if rows else None
-    if found and is_over(found.expires_at, context.now):
-        yield from erase_note(account, "expire", (yield _LEAVING, (namespace, found.id))[0][1:])
-        found = None
-    row = yield from (_refresh(context, account, draft, found) if found else _insert(context, account, draft))
-    account.record("remember", str(row.id), row.bytes)
-    yield from account.save()
-    return row.to_note(), account
-
-
-_remember = operation(WRITE)(_remember_note)
-_remember_long = operation(LONG_WRITE)(_remember_note)
-
-
-@operation(READ)
-def read_note(context: Context, namespace: str, note_id: str) -> Steps[Note]:
+@operation("read_note", READ)
+def read_note(context: Context, namespace: str, note_id: str) -> Statements[Note]:
     rows = yield _READ, (namespace, json.dumps(_ids(note_id)))
     row = Row.read(context.cipher, namespace, rows[0]) if rows else None
-    if row is None or is_over(row.expires_at, context.now):
-        raise NotFound(f"there is no note {shown(note_id)} any more")
+    if row is None or is_expired(row.expires_at, context.now):
+        raise NotFound(f"there is no note {repr_short(note_id)}")
     return row.to_note()
 
 
-@operation(ERASE)
-def forget(context: Context, namespace: str, note_id: str) -> Steps[tuple[bool, Account]]:
-    """Erase a note; whether it was there."""
-    account = yield from open_account(context, namespace)
+def _is_slow(_namespace: str, note: NewNote) -> bool:
+    return len(note.content) + (len(encode(note.metadata)) if note.metadata else 0) >= SLOW_CHARS
+
+
+_REPLAY = Replay(
+    summarize=lambda note: note.id, reload=read_note, content=lambda _namespace, note: note._replace(ttl=None)
+)
+
+
+@operation("remember", WRITE, is_slow=_is_slow, replay=_REPLAY)
+def remember(context: Context, namespace: str, note: NewNote) -> Statements[tuple[Note, NamespaceUsage]]:
+    """Store a note, or refresh the one with the same content and session; the note, and the namespace's usage."""
+    usage = yield from open_namespace(context, namespace)
+    rows = yield _FIND, (namespace, content_digest(context.cipher, note.content, note.session))
+    found = Row.read(context.cipher, namespace, rows[0]) if rows else None
+    if found and is_expired(found.expires_at, context.now):
+        yield from erase_note(usage, (yield _READ_FOR_ERASURE, (namespace, found.id))[0][1:], "expire")
+        found = None
+    row = yield from (_refresh(context, usage, note, found) if found else _insert(context, usage, note))
+    usage.record(str(row.id), row.bytes)
+    for older in (id_ for text in note.supersedes or () for id_ in _ids(text)):
+        if (yield _SUPERSEDE, (row.id, namespace, older, row.id)):
+            usage.record(str(older), 0, "supersede")
+    yield from usage.save()
+    return row.to_note(), usage
+
+
+@operation("forget", ERASE)
+def forget(context: Context, namespace: str, note_id: str) -> Statements[tuple[bool, NamespaceUsage]]:
+    """Erase a note; whether it existed and had not expired."""
+    usage = yield from open_namespace(context, namespace)
     is_live = False
     for id_ in _ids(note_id):
-        for expires_at, *leaving in (yield _LEAVING, (namespace, id_)):
-            yield from erase_note(account, "forget", leaving)
-            is_live = not is_over(expires_at, context.now)
-    yield from account.save()
-    return is_live, account
+        for expires_at, *columns in (yield _READ_FOR_ERASURE, (namespace, id_)):
+            yield from erase_note(usage, columns)
+            is_live = not is_expired(expires_at, context.now)
+    yield from usage.save()
+    return is_live, usage
 
 
-@operation(ERASE)
-def clear_notes(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
-    """Erase all notes of a namespace; how many there were."""
-    account = yield from open_account(context, namespace)
-    count = yield from clear_notes_into(account, context.now)
-    account.record_clear()
-    yield from account.save()
-    return count, account
+@operation("clear", ERASE)
+def clear_notes(context: Context, namespace: str) -> Statements[tuple[int, NamespaceUsage]]:
+    """Erase all notes of a namespace; how many had not expired."""
+    usage = yield from open_namespace(context, namespace)
+    count = yield from clear_notes_into(usage, context.now)
+    usage.record_clear()
+    yield from usage.save()
+    return count, usage
 
 
-@operation(ERASE)
-def clear_all(context: Context, namespace: str) -> Steps[tuple[int, Account]]:
-    """Erase everything in a namespace; how many items and notes there were."""
-    account = yield from open_account(context, namespace)
-    count = yield from clear_into(account, context.now)
-    count += yield from clear_notes_into(account, context.now)
-    account.record_clear()
-    yield from account.save()
-    return count, account
+def clear(namespace: str, prefix: str = "") -> Operation[tuple[int, NamespaceUsage]]:
+    """Erase everything in a namespace, or delete the items whose keys start with `prefix`."""
+    return clear_prefix(namespace, prefix) if prefix else clear_all(namespace)
 
 
-@operation(SNAPSHOT)
+@operation("clear", ERASE)
+def clear_all(context: Context, namespace: str) -> Statements[tuple[int, NamespaceUsage]]:
+    """Erase everything in a namespace; how many items and notes had not expired."""
+    usage = yield from open_namespace(context, namespace)
+    count = yield from clear_into(usage, context.now)
+    count += yield from clear_notes_into(usage, context.now)
+    usage.record_clear()
+    yield from usage.save()
+    return count, usage
+
+
+@operation("notes", SNAPSHOT)
 def list_notes(
     context: Context,
     namespace: str,
@@ -167,292 +240,319 @@ def list_notes(
     after: str = "",
     limit: int = MAX_NOTES_PAGE,
     offset: int = 0,
-) -> Steps[list[Note]]:
-    """Notes in the order remembered, those after the one named; fewer than `limit` means there are no more."""
-    where, params = _conditions(context, type_, tags, session)
-    rows = yield Long(
-        f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.id > ? AND {where} ORDER BY n.id LIMIT ? OFFSET ?",  # noqa: S608
-        (namespace, max(_ids(after), default=0), *params, limit, offset),
+) -> Statements[list[Note]]:
+    """Notes in the order remembered, from the one after the id `after`; fewer than `limit` are the last page."""
+    filters = _filters(context, type_, tags, session)
+    rows = yield SlowQuery(
+        _LIST.format(where=filters.where),
+        (namespace, max(_ids(after), default=0), *filters.params, limit, offset),
     )
     return [Row.read(context.cipher, namespace, row).to_note() for row in rows]
 
 
-@operation(SNAPSHOT)
-def list_sessions(context: Context, namespace: str) -> Steps[list[Session]]:
-    """The sessions that have notes, the last used first."""
-    where, params = _conditions(context)
-    rows = yield Long(
-        f"""SELECT min(n.id), count(*), min(n.created_at), max(n.updated_at) FROM notes n
-        WHERE n.namespace = ? AND n.session IS NOT NULL AND {where} GROUP BY n.session""",  # noqa: S608
-        (namespace, *params),
-    )
-    texts = yield Long(_READ, (namespace, json.dumps([row[0] for row in rows])))
+@operation("sessions", SNAPSHOT)
+def list_sessions(context: Context, namespace: str) -> Statements[list[SessionSummary]]:
+    """The sessions that have notes, the one updated last first."""
+    filters = _filters(context)
+    rows = yield SlowQuery(_SESSIONS.format(where=filters.where), (namespace, *filters.params))
+    texts = yield SlowQuery(_READ, (namespace, json.dumps([row[0] for row in rows])))
     named = {row[0]: Row.read(context.cipher, namespace, row).session or "" for row in texts}
     found = [
-        Session(named[note], count, to_time(first), to_time(last))
+        SessionSummary(named[note], count, to_time(first), to_time(last))
         for note, count, first, last in rows
         if note in named  # else it is damaged
     ]
     return sorted(sorted(found), key=lambda session: session.updated_at, reverse=True)
 
 
-@operation(SNAPSHOT)
+@operation("recall", SNAPSHOT)
 def recall(
-    context: Context, namespace: str, question: Question, similar: Mapping[int, float] = _NONE
-) -> Steps[list[Note]]:
-    """The notes that answer best, with their scores; `similar` are those that mean something like it."""
-    query = question.query[:MAX_QUERY_CHARS]
-    where, params = _conditions(context, question.type, question.tags, question.session)
-    sought, counts, budget = yield from _weigh(context.cipher, namespace, query)
-    limits = _shared_out(budget, counts)
-    best = (yield from _candidates(namespace, question, sought.weights, limits, where, params)) if limits else []
-    similar = (yield from _most_similar(namespace, similar, where, params)) if similar else similar
-    rows = yield Long(_NEIGHBOURS, (namespace, json.dumps([*best, *similar])))
-    beside = Beside([(*reversed(decode(before)), note, *decode(after)) for before, note, after in rows])
-    pool = json.dumps(sorted(beside.notes))
-    found = yield from _occurrences(namespace, counts, beside.notes, pool)
-    rows = yield Long(
-        f"""SELECT n.id, n.speaker, n.updated_at, n.times, n.asks FROM notes n
-        WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?)) AND {where}""",  # noqa: S608
-        (namespace, pool, *params),
-    )
-    candidates = [
-        Candidate(note, beside.before(note), beside.after(note), decode(speaker) if speaker else (), *known)
-        for note, speaker, *known in rows
-    ]
-    ranked = rank(candidates, found, sought)
-    if similar:
-        ranked = fuse(ranked, lend_to_answers(similar, candidates))
-    if question.ranking == "confidence":
-        ranked = by_confidence(ranked, candidates, context.now)
-    scores = {id_: score for id_, score in ranked[: question.limit] if score >= question.threshold}
-    texts = yield Long(_READ, (namespace, json.dumps(list(scores))))
-    best_rows = [Row.read(context.cipher, namespace, row) for row in texts]
-    notes = {row.id: row.to_note(round(scores[row.id], 6)) for row in best_rows}
+    context: Context, namespace: str, query: RecallQuery, nearest: Mapping[int, float] = _NO_NEAREST
+) -> Statements[list[Note]]:
+    """The notes that fit a query best, with their scores.
+
+    `nearest` is what the semantic index found: ids of notes with the cosine of their vector to the query's.
+    """
+    filters = _only_current(_filters(context, query.type, query.tags, query.session, query.at), query.at)
+    now = query.at or to_time(context.now)
+    terms = yield from _weigh(context.cipher, namespace, [analyze(text, now) for text in split_passages(query.query)])
+    best = (yield from _candidates(namespace, query, terms, filters)) if terms.roles or terms.times else []
+    best += (yield from _nearest_allowed(namespace, query, nearest, filters)) if nearest else []
+    rows = yield SlowQuery(_FRAGMENTS, (namespace, json.dumps(best)))
+    neighbours = SessionNeighbours([(*reversed(decode(before)), note, *decode(after)) for before, note, after in rows])
+    occurrences = yield from _occurrences(namespace, terms, neighbours.notes)
+    candidates = yield from _read_candidates(namespace, neighbours, filters)
+    speakers = frozenset(hash_words(context.cipher, query.query[-MAX_QUERY_CHARS:]))
+    evidence = Evidence(terms, occurrences, speakers, {each.id for each in candidates if each.is_question})
+    ranked = rank(candidates, evidence)
+    lexical = dict(ranked)
+    cosines = pass_to_answers(nearest, candidates) if nearest else nearest
+    if cosines:
+        ranked = fuse(ranked, cosines)
+    ranked = [each for each in ranked if each.score >= query.threshold]
+    if query.ranking == "confidence":
+        ranked = rank_by_confidence(ranked, candidates, context.now)
+    scores = dict(ranked[: query.limit])
+    rows = yield SlowQuery(_READ, (namespace, json.dumps(list(scores))))
+    found = [Row.read(context.cipher, namespace, row) for row in rows]
+    notes = {row.id: row.to_note(round(scores[row.id], 6)) for row in found}
+    if query.explain:
+        confident_at = context.now if query.ranking == "confidence" else None
+        for each in candidates:
+            if each.id in notes:
+                explanation = explain(
+                    each, evidence, lexical.get(each.id, 0.0), cosines.get(each.id, 0.0), confident_at
+                )
+                notes[each.id] = notes[each.id]._replace(explanation=explanation)
     return [notes[id_] for id_ in scores if id_ in notes]
 
 
-def _most_similar(
-    namespace: str, similar: Mapping[int, float], where: str, params: tuple[Any, ...]
-) -> Steps[Mapping[int, float]]:
-    """Of those that may answer, the most similar."""
-    rows = yield Long(
-        f"""SELECT n.id FROM notes n WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?)) AND {where}""",  # noqa: S608
-        (namespace, json.dumps(list(similar)), *params),
+def _nearest_allowed(
+    namespace: str, query: RecallQuery, nearest: Mapping[int, float], filters: Filters
+) -> Statements[list[int]]:
+    """The nearest of the notes that pass the filters."""
+    close = [note for note, cosine in nearest.items() if cosine >= MIN_COSINE]
+    asked = json.dumps(close[: 2 * MAX_NEAREST] if query.is_open else close)
+    rows = yield SlowQuery(_ALLOWED_OF.format(where=filters.where), (namespace, *filters.params, asked))
+    return sorted((note for (note,) in rows), key=lambda note: -nearest[note])[:MAX_NEAREST]
+
+
+def _read_candidates(namespace: str, neighbours: SessionNeighbours, filters: Filters) -> Statements[list[Candidate]]:
+    rows = yield SlowQuery(
+        _RANKED_COLUMNS.format(where=filters.where),
+        (namespace, json.dumps(sorted(neighbours.notes)), *filters.params),
     )
-    allowed = sorted((id_ for (id_,) in rows), key=lambda id_: -similar[id_])
-    return {id_: similar[id_] for id_ in allowed[:NEAREST]}
+    return [
+        Candidate(note, neighbours.previous(note), neighbours.next(note), decode(speaker) if speaker else (), *rest)
+        for note, speaker, *rest in rows
+    ]
 
 
-def _insert(context: Context, account: Account, draft: Draft) -> Steps[Row]:
-    ((last,),) = yield "SELECT coalesce(max(id), 0) FROM notes WHERE namespace = ?", (account.namespace,)
+def _insert(context: Context, usage: NamespaceUsage, note: NewNote) -> Statements[Row]:
+    ((last,),) = yield _MAX_ID, (usage.namespace,)
     row = Row(
-        # Grows with time, and what was deleted does not come back under the same id.
+        # Ids grow with time, and the id of a deleted note is not given to another.
         id=max(last + 1, context.now * 1000 + int.from_bytes(os.urandom(2)) % 1000),
-        content=draft.content,
-        type=draft.type or draft.default_type,
-        tags=draft.tags or (),
-        session=draft.session,
-        metadata=decode(encode(draft.metadata or {})),
-        pinned=int(draft.pinned),
+        content=note.content,
+        type=note.type or note.default_type,
+        tags=note.tags or (),
+        session=note.session,
+        metadata=decode(encode(note.metadata or {})),
+        pinned=int(note.pinned),
         times=1,
         created_at=context.now,
         updated_at=context.now,
-        expires_at=_expiry(context, draft.ttl, draft.pinned),
+        expires_at=_expiry(context, note.ttl, note.pinned),
     ).measured()
-    yield from account.charge(writes=1, notes=1, size=row.bytes)
-    yield from _keep(context, account, row)
+    yield from charge(usage, writes=1, notes=1, size=row.bytes)
+    yield from _insert_row(context, usage, row)
     return row
 
 
-def keep_note(context: Context, account: Account, row: Row) -> Steps[bool]:
-    """Store a note as it once was, under its own id; its words are counted anew. False when it is there already."""
-    digest = digest_of(context.cipher, row.content, row.session)
-    if (yield _SAME, (account.namespace, row.id, digest)):
+def insert_note(context: Context, usage: NamespaceUsage, row: Row) -> Statements[bool]:
+    """Store a note from an export or a recovery under its own id; False if a note of that id or content exists."""
+    digest = content_digest(context.cipher, row.content, row.session)
+    if (yield _EXISTS, (usage.namespace, row.id, digest)):
         return False
     row = row.measured()
-    yield from account.charge(notes=1, size=row.bytes)
-    yield from _keep(context, account, row)
+    yield from charge(usage, notes=1, size=row.bytes)
+    yield from _insert_row(context, usage, row)
     return True
 
 
-def _keep(context: Context, account: Account, row: Row) -> Steps[None]:
-    counts = row.hidden_words(context.cipher)
-    row = row._replace(words=tuple(sorted(counts)))
-    data = row.pack(context.cipher, account.namespace)
-    drawer = yield from (drawers.replace(row.drawer, data) if row.drawer else drawers.keep(data))
-    yield _INSERT, (account.namespace, row.id, *row._replace(drawer=drawer).kept(context.cipher))
-    yield from add_words(account.namespace, row.id, counts)
+def _insert_row(context: Context, usage: NamespaceUsage, row: Row) -> Statements[None]:
+    counts = row.hashed_terms(context.cipher)
+    row = row._replace(terms=tuple(sorted(counts)))
+    data = row.pack(context.cipher, usage.namespace)
+    blob_id = yield from (erasable.replace(row.blob_id, data) if row.blob_id else erasable.store(data))
+    yield _INSERT, (usage.namespace, row.id, *row._replace(blob_id=blob_id).column_values(context.cipher))
+    yield from add_terms(usage.namespace, row.id, counts)
 
 
-def _refresh(context: Context, account: Account, draft: Draft, found: Row) -> Steps[Row]:
-    """What is given replaces what was there, but tags add up; the time to live starts anew; pinned stays pinned."""
-    is_pinned = bool(found.pinned) or draft.pinned
+def _refresh(context: Context, usage: NamespaceUsage, note: NewNote, found: Row) -> Statements[Row]:
+    """Given fields replace the stored ones, tags are added, the time to live starts again, and pinned stays pinned."""
+    is_pinned = bool(found.pinned) or note.pinned
     ttl = None if found.expires_at is None else (found.expires_at - found.updated_at) / 1000
     row = found._replace(
-        type=draft.type or found.type or draft.default_type,
-        tags=list(dict.fromkeys((*found.tags, *(draft.tags or ())))),
-        metadata=found.metadata if draft.metadata is None else decode(encode(draft.metadata)),
+        type=note.type or found.type or note.default_type,
+        tags=list(dict.fromkeys((*found.tags, *(note.tags or ())))),
+        metadata=found.metadata if note.metadata is None else decode(encode(note.metadata)),
         pinned=int(is_pinned),
         times=found.times + 1,
         updated_at=context.now,
-        expires_at=_expiry(context, ttl if draft.ttl is None else draft.ttl, is_pinned),
+        expires_at=_expiry(context, ttl if note.ttl is None else note.ttl, is_pinned),
+        superseded_by=None,  # said again, it is true again
     )
     row = row.measured()
-    yield from account.charge(writes=1, size=row.bytes - found.bytes)
-    return (yield from change_note(context.cipher, account.namespace, found, row))
+    yield from charge(usage, writes=1, size=row.bytes - found.bytes)
+    return (yield from change_note(context.cipher, usage.namespace, found, row))
 
 
-def change_note(cipher: Cipher, namespace: str, found: Row, row: Row, *, is_sealed_anew: bool = False) -> Steps[Row]:
-    """Store a note in the place of what was found there; it is the same, with other labels or under another cipher."""
-    counts = row.hidden_words(cipher)
-    row = row._replace(words=tuple(sorted(counts)))
-    is_same = (row.type, row.tags, row.metadata, row.words) == (found.type, found.tags, found.metadata, found.words)
-    if is_sealed_anew or not is_same:
-        row = row._replace(drawer=(yield from drawers.replace(row.drawer, row.pack(cipher, namespace))))
-        yield from remove_words(namespace, row.id, found.words)
-        yield from add_words(namespace, row.id, counts)
-    yield _UPDATE, (*row.kept(cipher), namespace, row.id)
+def change_note(
+    cipher: Cipher, namespace: str, found: Row, row: Row, *, is_reencrypted: bool = False
+) -> Statements[Row]:
+    """Replace the row `found` by `row`: the same note with other labels, or encrypted under another key."""
+    counts = row.hashed_terms(cipher)
+    row = row._replace(terms=tuple(sorted(counts)))
+    is_same = (row.type, row.tags, row.metadata, row.terms) == (found.type, found.tags, found.metadata, found.terms)
+    if is_reencrypted or not is_same:
+        row = row._replace(blob_id=(yield from erasable.replace(row.blob_id, row.pack(cipher, namespace))))
+        yield from remove_terms(namespace, row.id, found.terms)
+        yield from add_terms(namespace, row.id, counts)
+    yield _UPDATE, (*row.column_values(cipher), namespace, row.id)
     return row
 
 
-def add_words(namespace: str, note: int, counts: Mapping[int, int]) -> Steps[None]:
-    length = sum(count for word, count in counts.items() if word > 0)
-    yield Many(_ADD_WORD, [(namespace, word, note, count, length) for word, count in counts.items()])
+def add_terms(namespace: str, note: int, counts: Mapping[int, int]) -> Statements[None]:
+    length = sum(count for term, count in counts.items() if term > 0)
+    yield ExecuteMany(_ADD_TERM, [(namespace, term, note, count, length) for term, count in counts.items()])
 
 
-def clear_notes_into(account: Account, now: int) -> Steps[int]:
-    """Erase all notes and take them off the account, which the caller saves; how many there were."""
-    at = (account.namespace,)
-    ((count, size, live),) = yield (
-        """SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)
-        FROM notes WHERE namespace = ?""",
-        (now, *at),
-    )
+def clear_notes_into(usage: NamespaceUsage, now: int) -> Statements[int]:
+    """Erase all notes and take them off the usage, which the caller saves; how many had not expired."""
+    at = (usage.namespace,)
+    ((count, size, live),) = yield _SIZES, (now, *at)
     for table in ("note_vectors", "notes"):
-        yield from drawers.erase_all(table, account.namespace)
+        yield from erasable.erase_all(table, usage.namespace)
     for table in ("note_words", "note_vectors", "notes"):
         yield f"DELETE FROM {table} WHERE namespace = ?", at  # noqa: S608
+    yield COUNT_REMOVED_VECTORS, at
     if count:
-        account.release(notes=count, size=size)
+        usage.release(notes=count, size=size)
     return int(live)
 
 
-def _weigh(cipher: Cipher, namespace: str, query: str) -> Steps[tuple[Sought, dict[int, int], int]]:
-    """What each word of a question says; how many notes have it, the most telling first; how many may be read."""
-    words = [*asked_words(query), *count_beginnings(query)][: 4 * MAX_QUERY_WORDS]
-    instead = _synonyms(words)
-    hidden = cipher.hide([*words, *instead])
-    words, instead = [hidden[word] for word in words], {hidden[other]: hidden[word] for other, word in instead.items()}
-    (_, notes), *counts = yield Long(_COUNT, (namespace, MAX_COUNTED, json.dumps([*words, *instead])))
-    total = min(notes, 10 * MAX_COUNTED)  # more change little, and of no word are more than MAX_COUNTED counted
-    counts.sort(key=lambda pair: pair[1])
-    asked = [pair for pair in counts if pair[0] not in instead][:MAX_QUERY_WORDS]
-    weights = {word: weight(total, count) * (1.0 if word > 0 else BEGINNING) for word, count in asked}
-    other = [(word, count) for word, count in counts if count and instead.get(word) in weights]
-    weights |= {word: SYNONYM * min(weight(total, count), weights[instead[word]]) for word, count in other}
-    sought = Sought(weights, {word: instead[word] for word, _ in other}, frozenset(hide_words(cipher, query)))
-    found = sorted((pair for pair in (*asked, *other) if pair[1]), key=lambda pair: -weights[pair[0]])
-    return sought, dict(found), min(max(MIN_POSTINGS, total // 10), MAX_POSTINGS)
-
-
-def _shared_out(rows: int, counts: Mapping[int, int]) -> dict[int, int]:
-    """How many rows of the index each word may cost: the first as many as it has, while there are any left."""
-    limits = {}
-    for word, count in counts.items():
-        if rows:
-            limits[word] = min(count, rows)
-            rows -= limits[word]
-    return limits
-
-
-def _synonyms(words: Sequence[int]) -> dict[int, int]:
-    """What else to look for, and in place of which word."""
-    from scrubjay.recall.synonyms import synonyms  # noqa: PLC0415 - only those who ask pay for it
-
-    found: dict[int, int] = {}
-    for word in words:
-        for other in synonyms(word):
-            found.setdefault(other, word)
-    return dict(islice(((other, word) for other, word in found.items() if other not in words), MAX_SYNONYMS))
-
-
-def _candidates(
-    namespace: str,
-    question: Question,
-    weights: Mapping[int, float],
-    limits: Mapping[int, int],
-    where: str,
-    params: tuple[Any, ...],
-) -> Steps[list[int]]:
-    """Notes by their own words alone."""
-    wanted = max(MIN_CANDIDATES, min(4 * question.limit, ENOUGH_CANDIDATES), 2 * question.limit)
-    arms = " UNION ALL ".join([_POSTINGS.format("")] * len(limits))
-    asked = [part for word, rows in limits.items() for part in (weights[word], namespace, word, rows)]
-    for most in (2 * wanted, -1) if question.is_open else ():  # to find a few is cheaper than to order all
-        rows = yield Long(
-            f"""SELECT note FROM (SELECT note, sum(part) AS fit FROM ({arms}) GROUP BY note
-            ORDER BY fit DESC, note DESC LIMIT ?)
-            WHERE EXISTS (SELECT 1 FROM notes n WHERE n.namespace = ? AND n.id = note AND {where}) LIMIT ?""",  # noqa: S608
-            (*asked, most, namespace, *params, wanted),
-        )
-        if len(rows) == wanted or sum(limits.values()) < MIN_POSTINGS:
-            return [note for (note,) in rows]
-    return (yield from _candidates_among(namespace, wanted, weights, where, params))
-
-
-def _candidates_among(
-    namespace: str, wanted: int, weights: Mapping[int, float], where: str, params: tuple[Any, ...]
-) -> Steps[list[int]]:
-    """The same where few of the notes may answer: those that may not must not use up what may be read."""
-    allowed = f"SELECT n.id FROM notes n WHERE n.namespace = ? AND {where}"  # noqa: S608
-    at = (namespace, *params)
-    some = yield Long(f"{allowed} LIMIT ?", (*at, MAX_POSTINGS + 1))
-    if not some or not weights:
-        return []
-    are_few = len(some) <= MAX_POSTINGS  # then each is looked for; else the rows of a word are read until enough fit
-    arm = _POSTINGS.format("AND note IN allowed" if are_few else f"AND EXISTS ({allowed} AND n.id = w.note)")
-    told = sorted(weights, key=lambda word: -weights[word])[:MAX_QUERY_WORDS]
-    asked = [part for word in told for part in (weights[word], namespace, word, *(() if are_few else at), MAX_POSTINGS)]
-    rows = yield Long(
-        f"""WITH allowed AS MATERIALIZED ({allowed if are_few else "SELECT 0"})
-        SELECT note FROM (SELECT note, sum(part) AS fit FROM ({" UNION ALL ".join([arm] * len(told))}) GROUP BY note
-        ORDER BY fit DESC, note DESC LIMIT ?)""",  # noqa: S608
-        (*(at if are_few else ()), *asked, wanted),
+def _weigh(cipher: Cipher, namespace: str, passages: Sequence[Passage]) -> Statements[QueryTerms]:
+    """The terms of a query as the index stores them, weighed by how many notes have each."""
+    plain = dict.fromkeys(
+        term for passage in passages for term in (*passage.words, *passage.synonym_of, *passage.times)
     )
+    hashed = cipher.keyed_hash(plain)
+    stored = [
+        passage._replace(
+            words={hashed[term]: word for term, word in passage.words.items()},
+            synonym_of={hashed[other]: hashed[term] for other, term in passage.synonym_of.items()},
+            names=frozenset(hashed[term] for term in passage.names if term in hashed),
+            times=[hashed[term] for term in passage.times],
+        )
+        for passage in passages
+    ]
+    limit = min(max(MAX_COUNTED_ROWS // max(len(hashed), 1), MIN_COUNTED), MAX_COUNTED)
+    (_, notes), *counts = yield SlowQuery(_COUNT, (namespace, limit, json.dumps(list(hashed.values()))))
+    total = min(notes, 10 * limit)  # no term is counted beyond the limit, so that a larger total would overrate all
+    return weigh(stored, dict(counts), total)
+
+
+def _candidates(namespace: str, query: RecallQuery, terms: QueryTerms, filters: Filters) -> Statements[list[int]]:
+    """The notes that fit best by their own terms."""
+    wanted = max(MIN_CANDIDATES, min(4 * query.limit, ENOUGH_CANDIDATES), 2 * query.limit)
+    full, partial = _share_out(terms)
+    arms = " UNION ALL ".join([_POSTINGS, *[_NEWEST_POSTINGS.format(where="")] * len(partial)])
+    best = (_BEST_OF_ONE if len(terms.scales) == 1 else _BEST_OF_MANY).format(postings=arms)
+    sql = _CANDIDATES.format(terms=_TERMS, best=best, where=filters.where)
+    params: list[Any] = [json.dumps(full), namespace]
+    for passage, term, weight, rows in partial:
+        params += (passage, weight, namespace, term, rows)
+    count = sum(terms.counts[term] for _, term, _ in full) + sum(rows for *_, rows in partial)
+    for most in (2 * wanted, -1) if query.is_open else ():  # to find a few is cheaper than to order all
+        found = yield SlowQuery(sql, (*params, most, namespace, *filters.params, wanted))
+        if len(found) == wanted or count < MIN_POSTINGS:
+            return [note for (note,) in found]
+    return (yield from _candidates_among(namespace, wanted, terms, filters))
+
+
+def _share_out(terms: QueryTerms) -> tuple[list[tuple[int, int, float]], list[tuple[int, int, float, int]]]:
+    """Which terms to read all rows of, and which to read some: passage, term, scaled weight, and the number of rows."""
+    budget = min(max(MIN_POSTINGS, terms.total // 10), MAX_POSTINGS)
+    left = [min(budget, FULL_PASSAGES * budget // len(terms.scales))] * len(terms.scales)
+    full, partial = [], []
+    for term, roles in terms.searched():
+        for passage, scaled in roles:
+            if terms.counts[term] <= left[passage]:
+                full.append((passage, term, scaled))
+            elif left[passage]:
+                partial.append((passage, term, scaled, left[passage]))
+            left[passage] = max(left[passage] - terms.counts[term], 0)
+    return full, partial
+
+
+def _candidates_among(namespace: str, wanted: int, terms: QueryTerms, filters: Filters) -> Statements[list[int]]:
+    """The same where filters leave few notes: the others must not use up the rows that may be read."""
+    allowed = _ALLOWED.format(where=filters.where)
+    at = (namespace, *filters.params)
+    some = yield SlowQuery(f"{allowed} LIMIT ?", (*at, MAX_POSTINGS + 1))
+    if not some:
+        return []
+    scaled = [(passage, term, weight) for term, roles in terms.searched() for passage, weight in roles]
+    if len(some) <= MAX_POSTINGS:
+        best = _BEST_OF_MANY.format(postings=f"{_POSTINGS} AND w.note IN allowed")
+        sql = _CANDIDATES_OF_FEW.format(terms=_TERMS, allowed=allowed, best=best)
+        rows = yield SlowQuery(sql, (json.dumps(scaled), *at, namespace, wanted))
+    else:
+        arm = _NEWEST_POSTINGS.format(where=f"AND EXISTS ({allowed} AND n.id = w.note)")
+        heaviest = sorted(scaled, key=lambda each: -each[2])[:MAX_FILTERED_TERMS]
+        best = _BEST_OF_MANY.format(postings=" UNION ALL ".join([arm] * len(heaviest)))
+        params = [
+            part for passage, term, weight in heaviest for part in (passage, weight, namespace, term, *at, MAX_POSTINGS)
+        ]
+        rows = yield SlowQuery(_CANDIDATES_OF_MANY.format(best=best), (*params, wanted))
     return [note for (note,) in rows]
 
 
-def _occurrences(namespace: str, counts: Mapping[int, int], notes: Collection[int], pool: str) -> Steps[Occurrences]:
-    """Where the question's words are in these notes."""
-    rare = [word for word, count in counts.items() if count < SCANNED * len(notes)]
-    common = [word for word, count in counts.items() if count >= SCANNED * len(notes)]
-    rows = yield Long(_OCCURRENCES, (namespace, json.dumps(rare), json.dumps(common), pool))
+def _occurrences(namespace: str, terms: QueryTerms, notes: Collection[int]) -> Statements[Occurrences]:
+    """Where the terms of a query occur in these notes."""
+    searched = (*terms.roles, *terms.times)
+    rare = [term for term in searched if terms.counts[term] < SCAN_FACTOR * len(notes)]
+    common = [term for term in searched if terms.counts[term] >= SCAN_FACTOR * len(notes)]
+    pool = json.dumps(sorted(notes))
+    rows = yield SlowQuery(_OCCURRENCES, (namespace, json.dumps(rare), json.dumps(common), pool))
     found: defaultdict[int, dict[int, float]] = defaultdict(dict)
     lengths: dict[int, int] = {}
-    for note, word, count, length in rows:
-        found[note][word] = count
+    for note, term, count, length in rows:
+        found[note][term] = count
         lengths[note] = length
     return Occurrences(found, lengths)
 
 
-def _conditions(
-    context: Context, type_: str | None = None, tags: tuple[str, ...] = (), session: str | None = None
-) -> tuple[str, tuple[int, ...]]:
-    """Which notes n may answer, as SQL."""
+class Filters(NamedTuple):
+    """A condition on notes n, in SQL, and its parameters."""
+
+    where: str
+    params: tuple[int, ...]
+
+
+def _filters(
+    context: Context,
+    type_: str | None = None,
+    tags: tuple[str, ...] = (),
+    session: str | None = None,
+    at: datetime | None = None,
+) -> Filters:
+    """Only notes that have not expired, of this type, with all of these tags, of this session, and as old as `at`."""
     where, params = ["(n.expires_at IS NULL OR n.expires_at > ?)"], [context.now]
-    asked = [("n.type = ?", type_), ("n.session = ?", session)]
-    asked += [("instr(n.tags, ',' || ? || ',')", tag) for tag in tags]
-    for condition, label in asked:
-        number = hide_label(context.cipher, label)
-        if number is not None:
+    if at is not None:
+        where.append("n.created_at <= ?")
+        params.append(round(at.timestamp() * 1000))
+    labels = [("n.type = ?", type_), ("n.session = ?", session)]
+    labels += [("instr(n.tags, ',' || ? || ',')", tag) for tag in tags]
+    for condition, label in labels:
+        hashed = hash_label(context.cipher, label)
+        if hashed is not None:
             where.append(condition)
-            params.append(number)
-    return " AND ".join(where), tuple(params)
+            params.append(hashed)
+    return Filters(" AND ".join(where), tuple(params))
+
+
+def _only_current(filters: Filters, at: datetime | None) -> Filters:
+    """Without the notes that others have replaced, or had by then; ids grow with time."""
+    if at is None:
+        return filters._replace(where=f"{filters.where} AND n.superseded_by IS NULL")
+    where = f"{filters.where} AND (n.superseded_by IS NULL OR n.superseded_by > ?)"
+    return Filters(where, (*filters.params, round(at.timestamp() * IDS_PER_SECOND)))
 
 
 def _ids(text: str) -> list[int]:
-    """The number behind an id; none for what is no id of ours."""
+    """The note id as a number; empty if the text is not an id that this store gives."""
     return [int(text)] if text.isascii() and text.isdecimal() and len(text) < 19 else []
 
 

@@ -1,50 +1,61 @@
-"""What an operation is, and what it may ask of a driver."""
+"""Operations: calls on the store, as generators that a driver runs in one transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from enum import Enum
 from functools import wraps
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from .sealing import PLAIN, Cipher
+from scrubjay.store.encryption import NO_ENCRYPTION, Cipher
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
-READ = "read"
-"""Each statement stands alone; a driver may run them on different connections."""
-SNAPSHOT = "snapshot"
-"""Several statements that must see the same state."""
-WRITE = "write"
-"""One transaction that holds the write lock; all of it happens, or nothing."""
-LONG_WRITE = "long write"
-"""A write that may touch many rows, which a server must not do on its event loop."""
-ERASE = "erase"
-"""A long write after which what it removed is in no file any more, the log included."""
+DAY_MS = 86_400_000
+"""A day in milliseconds."""
+
+
+class Mode(Enum):
+    """The kind of transaction that an operation needs."""
+
+    READ = "read"
+    """Statements that need not see the same state; a driver may run them on different connections."""
+    SNAPSHOT = "snapshot"
+    """Statements that must all see the same state."""
+    WRITE = "write"
+    """One transaction that holds the write lock; all of it happens, or nothing."""
+    LONG_WRITE = "long write"
+    """A write that may touch many rows, which a server must not run on its event loop."""
+    ERASE = "erase"
+    """A long write, after which the driver removes the deleted data from its log as well."""
+
+
+READ, SNAPSHOT, WRITE, LONG_WRITE, ERASE = Mode
 WRITES = (WRITE, LONG_WRITE, ERASE)
 
 
-class Many(NamedTuple):
-    """One statement for many rows of parameters."""
+class ExecuteMany(NamedTuple):
+    """One query, executed once for each row of parameters."""
 
-    sql: str
+    query: str
     rows: Sequence[Sequence[Any]]
 
 
-class Long(NamedTuple):
-    """A statement that may touch many rows, which a server must not do on its event loop."""
+class SlowQuery(NamedTuple):
+    """A query that may touch many rows, which a server must not run on its event loop."""
 
-    sql: str
+    query: str
     params: Sequence[Any]
 
 
-Statement = tuple[str, Sequence[Any]] | Many | Long
+Statement = tuple[str, Sequence[Any]] | ExecuteMany | SlowQuery
+"""What an operation yields: the name of a query, which each engine has the SQL text of, and its parameters."""
 Rows = list[tuple[Any, ...]]
-Steps = Generator[Statement, Rows, T]
+Statements = Generator[Statement, Rows, T]
 
 
 class Quota(NamedTuple):
-    """The limits of a namespace; 0 is none."""
+    """The limits of a namespace; 0 means no limit."""
 
     writes_per_day: int = 0
     max_bytes: int = 0
@@ -53,60 +64,123 @@ class Quota(NamedTuple):
 NO_QUOTA = Quota()
 
 
+class KeyQuota(NamedTuple):
+    """The limits of an api key, over all namespaces that it writes to; 0 means no limit."""
+
+    writes_per_day: int = 0
+    max_bytes: int = 0
+    max_namespaces: int = 0
+
+
+NO_KEY_QUOTA = KeyQuota()
+
+
+class Actor(NamedTuple):
+    """In whose name an operation runs, and the limits that this implies."""
+
+    name: str
+    """What the log of changes stores: the name of an api key, or "local"."""
+    key_id: str = ""
+    """The api key that the writes count for; empty for administrators and for programs that opened the file."""
+    quota: Quota | None = None
+    """The limits of namespaces that have no limits of their own; None for those of the store."""
+    key_quota: KeyQuota = NO_KEY_QUOTA
+    """The limits of api keys that have no limits of their own."""
+
+
+LOCAL = Actor("local")
+"""A program that opened the file itself."""
+
+
 class Context(NamedTuple):
-    """What an operation may know of the world."""
+    """What an operation knows about the store it runs in and about its own call."""
 
     now: int
     """Milliseconds since 1970, UTC."""
     quota: Quota
-    """For namespaces that have none of their own."""
-    cipher: Cipher = PLAIN
-    """How values are stored."""
-    records: bool = True
-    """Whether changes are recorded."""
-    who: str = "local"
-    """Who asks: the name of an api key, or whoever may open the file."""
+    """The limits of namespaces that have no limits of their own."""
+    cipher: Cipher = NO_ENCRYPTION
+    records_changes: bool = True
+    """Whether the store keeps a log of changes."""
+    verb: str = ""
+    """The verb of the operation that runs: what the log of changes stores."""
+    actor: Actor = LOCAL
+    counts_writes: bool = True
+    """Whether each write counts against the daily quota; False inside a transaction, which counts as one."""
+
+
+class Replay(NamedTuple):
+    """How an operation is repeated under the same idempotency key, when its result is not stored as JSON."""
+
+    summarize: Callable[[Any], Any]
+    """Makes of the result what is stored: as little as possible of what a user may want to erase."""
+    reload: Callable[..., Operation[Any]]
+    """The operation that returns the result again, from the namespace and the summary."""
+    content: Callable[..., Any]
+    """Makes of the arguments what two calls must have in common to be the same call."""
 
 
 class Operation(Generic[T]):
     """A call that a driver can start, and start again when the database was busy."""
 
-    __slots__ = ("_args", "_steps", "mode", "who")
+    __slots__ = ("_arguments", "_statements", "actor", "is_wanted", "mode", "replay", "verb")
 
-    def __init__(self, mode: str, steps: Callable[..., Steps[T]], args: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        verb: str,
+        mode: Mode,
+        statements: Callable[..., Statements[T]],
+        arguments: tuple[Any, ...],
+        replay: Replay | None = None,
+    ) -> None:
+        self.verb = verb
         self.mode = mode
-        self._steps = steps
-        self._args = args
-        self.who: str | None = None
-        """On whose behalf, if it is not the program's own."""
+        self._statements = statements
+        self._arguments = arguments
+        self.replay = replay
+        self.actor = LOCAL
+        self.is_wanted: Callable[[], bool] | None = None
+        """Asked when its transaction has begun; if it says False, a write is not made. None means that it is wanted."""
 
     @property
-    def name(self) -> str:
-        return self._steps.__name__
+    def namespace(self) -> str:
+        """The namespace that it works on; empty if it works on none."""
+        first = self._arguments[0] if self._arguments else ""
+        return first if isinstance(first, str) else ""
 
     @property
-    def described(self) -> tuple[str, str, str]:
-        """Its verb, and the namespace and the key that it works on, if it names one."""
-        first, second, *_ = (*self._args, "", "")
-        if isinstance(first, Operation):  # wrapped, as in deliveries
-            return first.described
-        return self.name.strip("_").partition("_")[0], first, second if isinstance(second, str) else ""
+    def key(self) -> str:
+        """The key that it works on; empty if it names none."""
+        second = self._arguments[1] if len(self._arguments) > 1 else ""
+        return second if isinstance(second, str) else ""
 
-    def start(self, context: Context) -> Steps[T]:
-        if self.who is not None:
-            context = context._replace(who=self.who)
-        return self._steps(context, *self._args)
+    @property
+    def content(self) -> Any:
+        """What two calls under one idempotency key must have in common: the key and the value.
+
+        A time to live is not part of it, because a call that is sent again later has less of it left.
+        """
+        if self.replay is not None:
+            return self.replay.content(*self._arguments)
+        return self._arguments[1:3]
+
+    def start(self, context: Context) -> Statements[T]:
+        return self._statements(context, *self._arguments)
 
 
 def operation(
-    mode: str,
-) -> Callable[[Callable[..., Steps[T]]], Callable[..., Operation[T]]]:
-    """Turn a generator function that takes a Context first into a maker of Operations."""
+    verb: str, mode: Mode, *, is_slow: Callable[..., bool] | None = None, replay: Replay | None = None
+) -> Callable[[Callable[..., Statements[T]]], Callable[..., Operation[T]]]:
+    """Turn a generator function that takes a Context first into a function that returns an Operation.
 
-    def decorate(steps: Callable[..., Steps[T]]) -> Callable[..., Operation[T]]:
-        @wraps(steps)
-        def make(*args: Any) -> Operation[T]:
-            return Operation(mode, steps, args)
+    `is_slow` decides from the arguments whether a WRITE is a LONG_WRITE.
+    """
+
+    def decorate(statements: Callable[..., Statements[T]]) -> Callable[..., Operation[T]]:
+        @wraps(statements)
+        def make(*arguments: Any) -> Operation[T]:
+            actual = LONG_WRITE if is_slow is not None and is_slow(*arguments) else mode
+            return Operation(verb, actual, statements, arguments, replay)
 
         return make
 

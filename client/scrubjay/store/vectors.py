@@ -1,100 +1,114 @@
-"""What notes mean, as vectors of a model, beside the notes and erased with them."""
+"""Vectors of notes: what an embedding model makes of their texts, stored beside the notes and erased with them."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from . import drawers
-from .note_rows import COLUMNS, SOURCE, Row, hide_words
-from .operation import LONG_WRITE, SNAPSHOT, Context, Long, Rows, Steps, operation
-from .sealing import Cipher, note_place
+from scrubjay.store import erasable
+from scrubjay.store.encryption import Cipher, note_associated_data
+from scrubjay.store.note_rows import COLUMNS, SOURCE, Row, hash_words
+from scrubjay.store.operation import LONG_WRITE, SNAPSHOT, Context, Rows, SlowQuery, Statements, operation
 
-Stamp = tuple[int, int]
-"""How many vectors there are, and a sum that tells whether they are the same ones."""
-_STAMP = "SELECT count(*), coalesce(sum(mark & 0xffffffff), 0) FROM note_vectors WHERE namespace = ? AND model = ?"
+Fingerprint = tuple[int, int]
+"""How many vectors of a namespace were ever stored, and how many removed: equal while they are the same vectors."""
+_FINGERPRINT = "SELECT vectors_stored, vectors_removed FROM namespaces WHERE namespace = ?"
 _MARKS = "SELECT mark, note FROM note_vectors WHERE namespace = ? AND model = ?"
-_VECTORS = """SELECT v.mark, v.note, d.held FROM note_vectors v JOIN drawers d ON d.drawer = v.drawer AND d.is_free = 0
+_NEW_MARKS = f"{_MARKS} AND mark > ?"
+_VECTORS = """SELECT v.mark, v.note, b.data FROM note_vectors v
+JOIN erasable_blobs b ON b.id = v.blob_id AND b.is_free = 0
 WHERE v.namespace = ? AND v.note IN (SELECT value FROM json_each(?))"""
+_UNINDEXED = """SELECT n.namespace, n.id FROM notes n WHERE NOT EXISTS (SELECT 1 FROM note_vectors v
+WHERE v.namespace = n.namespace AND v.note = n.id AND v.model = coalesce(?, v.model))
+ORDER BY n.namespace, n.id"""
+_UNINDEXED_OF = f"""SELECT {COLUMNS} FROM {SOURCE}
+WHERE n.namespace = ?1 AND n.id IN (SELECT value FROM json_each(?2)) AND NOT EXISTS
+(SELECT 1 FROM note_vectors v WHERE v.namespace = ?1 AND v.note = n.id AND v.model = ?3)"""  # noqa: S608
+_NOTE_EXISTS = "SELECT 1 FROM notes WHERE namespace = ? AND id = ?"
+_VECTOR_BLOB = "SELECT blob_id FROM note_vectors WHERE namespace = ? AND note = ?"
+_PUT_VECTOR = "INSERT OR REPLACE INTO note_vectors (namespace, note, model, blob_id, mark) VALUES (?, ?, ?, ?, ?)"
+_COUNT_STORED = """UPDATE namespaces SET vectors_stored = vectors_stored + 1, vectors_removed = vectors_removed + ?
+WHERE namespace = ? RETURNING vectors_stored"""
 _SPEAKERS = "SELECT DISTINCT speaker FROM notes WHERE namespace = ?"
+_SPEAKERS_OF = f"{_SPEAKERS} AND id IN (SELECT value FROM json_each(?))"  # noqa: S608
 
 
-@operation(SNAPSHOT)
-def list_unindexed(_context: Context, model: str | None) -> Steps[list[tuple[str, int]]]:
-    """Namespace and id of each note that this model has not seen, in order; None is any model."""
-    rows = yield Long(
-        """SELECT n.namespace, n.id FROM notes n WHERE NOT EXISTS (SELECT 1 FROM note_vectors v
-        WHERE v.namespace = n.namespace AND v.note = n.id AND v.model = coalesce(?, v.model))
-        ORDER BY n.namespace, n.id""",
-        (model,),
-    )
+@operation("list_unindexed", SNAPSHOT)
+def list_unindexed(_context: Context, model: str | None) -> Statements[list[tuple[str, int]]]:
+    """Namespace and id of each note that has no vector of this model, in order; None is any model."""
+    rows = yield SlowQuery(_UNINDEXED, (model,))
     return [(namespace, note) for namespace, note in rows]
 
 
-@operation(SNAPSHOT)
-def read_texts(context: Context, namespace: str, ids: Sequence[int], model: str) -> Steps[list[tuple[int, str]]]:
-    """Those notes that this model has not seen, with their texts as it shall see them."""
-    rows = yield Long(
-        f"""SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ?1 AND n.id IN (SELECT value FROM json_each(?2))
-        AND NOT EXISTS (SELECT 1 FROM note_vectors v WHERE v.namespace = ?1 AND v.note = n.id AND v.model = ?3)""",  # noqa: S608
-        (namespace, json.dumps(ids), model),
-    )
+@operation("read_texts", SNAPSHOT)
+def read_texts(context: Context, namespace: str, ids: Sequence[int], model: str) -> Statements[list[tuple[int, str]]]:
+    """Those of the notes that have no vector of this model, each with the text to embed."""
+    rows = yield SlowQuery(_UNINDEXED_OF, (namespace, json.dumps(ids), model))
     notes = [Row.read(context.cipher, namespace, row) for row in rows]
-    people = _people((yield Long(_SPEAKERS, (namespace,))))
-    return [(note.id, without_names(context.cipher, note.content, people)) for note in notes]
+    speakers = _speaker_terms((yield SlowQuery(_SPEAKERS, (namespace,))))
+    return [(note.id, without_names(context.cipher, note.content, speakers)) for note in notes]
 
 
-@operation(LONG_WRITE)
-def add_vectors(context: Context, namespace: str, model: str, vectors: Sequence[tuple[int, bytes]]) -> Steps[None]:
-    """Keep the vectors of those notes that are still there."""
+@operation("add_vectors", LONG_WRITE)
+def add_vectors(context: Context, namespace: str, model: str, vectors: Sequence[tuple[int, bytes]]) -> Statements[None]:
+    """Store the vectors of those notes that still exist."""
     for note, vector in vectors:
         at = (namespace, note)
-        if not (yield "SELECT 1 FROM notes WHERE namespace = ? AND id = ?", at):
+        if not (yield _NOTE_EXISTS, at):
             continue
-        data = context.cipher.seal_bytes(vector, note_place(*at))
-        known = yield "SELECT drawer FROM note_vectors WHERE namespace = ? AND note = ?", at
-        drawer = yield from (drawers.replace(known[0][0], data) if known else drawers.keep(data))
-        yield (
-            "INSERT OR REPLACE INTO note_vectors (namespace, note, model, drawer, mark) VALUES (?, ?, ?, ?, ?)",
-            (*at, model, drawer, int.from_bytes(os.urandom(7))),
-        )
+        data = context.cipher.encrypt_bytes(vector, note_associated_data(*at))
+        stored = yield _VECTOR_BLOB, at
+        blob_id = yield from (erasable.replace(stored[0][0], data) if stored else erasable.store(data))
+        ((mark,),) = yield _COUNT_STORED, (len(stored), namespace)
+        yield _PUT_VECTOR, (*at, model, blob_id, mark)
 
 
-class Changes(NamedTuple):
-    """What is to be known of a namespace's vectors by whoever knows some of them."""
+class VectorChanges(NamedTuple):
+    """The difference between cached vectors of a namespace and the stored ones."""
 
-    stamp: Stamp
-    there: list[int]
-    """The marks of all that are there."""
+    fingerprint: Fingerprint
+    marks: list[int] | None
+    """The marks of all stored vectors; None if vectors were only added."""
     new: list[tuple[int, int, bytes]]
-    """Those that were not known: mark, note and vector."""
-    people: set[int]
-    """The words of the names of all who speak in the namespace."""
+    """Mark, note and vector of each that is not cached."""
+    speakers: set[int]
+    """The terms of the names of all speakers in the namespace, or only of the new notes if vectors were only added."""
 
 
-@operation(SNAPSHOT)
+@operation("read_vectors", SNAPSHOT)
 def read_changes(
-    context: Context, namespace: str, model: str, stamp: Stamp | None, known: Iterable[int]
-) -> Steps[Changes | None]:
-    """What became of a namespace's vectors since the stamp was read; None if nothing did."""
-    at = (namespace, model)
-    (now,) = yield Long(_STAMP, at)
-    if now == stamp:
+    context: Context, namespace: str, model: str, fingerprint: Fingerprint | None, cached: Iterable[int]
+) -> Statements[VectorChanges | None]:
+    """How a namespace's vectors differ from the cached ones, given by their marks; None if they do not."""
+    rows = yield _FINGERPRINT, (namespace,)
+    current = rows[0] if rows else (0, 0)
+    if current == fingerprint:
         return None
-    there: dict[int, int] = dict((yield Long(_MARKS, at)))
-    missing = [there[mark] for mark in there.keys() - set(map(int, known))]
-    rows = yield Long(_VECTORS, (namespace, json.dumps(sorted(missing))))
-    opened = context.cipher.open_bytes
-    new = [(mark, note, opened(drawers.data_of(held), note_place(namespace, note))) for mark, note, held in rows]
-    return Changes(now, list(there), new, _people((yield Long(_SPEAKERS, (namespace,)))))
+    if fingerprint is not None and fingerprint[1] == current[1]:
+        added: list[int] = [note for _, note in (yield SlowQuery(_NEW_MARKS, (namespace, model, fingerprint[0])))]
+        speakers = yield SlowQuery(_SPEAKERS_OF, (namespace, json.dumps(added)))
+        new = yield from _read_vectors(context.cipher, namespace, added)
+        return VectorChanges(current, None, new, _speaker_terms(speakers))
+    notes: dict[int, int] = dict((yield SlowQuery(_MARKS, (namespace, model))))
+    missing = [notes[mark] for mark in notes.keys() - set(map(int, cached))]
+    new = yield from _read_vectors(context.cipher, namespace, missing)
+    return VectorChanges(current, list(notes), new, _speaker_terms((yield SlowQuery(_SPEAKERS, (namespace,)))))
 
 
-def without_names(cipher: Cipher, text: str, people: Collection[int]) -> str:
-    """The text without the people in it: names swamp a vector, and words find them better."""
-    return " ".join(word for word in text.split() if not any(one in people for one in hide_words(cipher, word))) or text
+def _read_vectors(cipher: Cipher, namespace: str, ids: list[int]) -> Statements[list[tuple[int, int, bytes]]]:
+    rows = yield SlowQuery(_VECTORS, (namespace, json.dumps(sorted(ids))))
+    return [
+        (mark, note, cipher.decrypt_bytes(erasable.data_of(blob), note_associated_data(namespace, note)))
+        for mark, note, blob in rows
+    ]
 
 
-def _people(speakers: Rows) -> set[int]:
-    return {word for (speaker,) in speakers if speaker for word in json.loads(speaker)}
+def without_names(cipher: Cipher, text: str, speakers: Collection[int]) -> str:
+    """The text without the names of speakers: they dominate a vector, and the lexical index finds them better."""
+    kept = (word for word in text.split() if not any(term in speakers for term in hash_words(cipher, word)))
+    return " ".join(kept) or text
+
+
+def _speaker_terms(speakers: Rows) -> set[int]:
+    return {term for (speaker,) in speakers if speaker for term in json.loads(speaker)}

@@ -1,0 +1,49 @@
+"""What adapters of frameworks share: the memory that they are given, verbs on a thread, and missing packages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar
+
+from scrubjay.async_memory import AsyncMemory, on_thread
+from scrubjay.errors import MissingExtra
+from scrubjay.memory import Memory
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def open_memory(memory: Memory | AsyncMemory | str) -> Memory:
+    """The Memory of an adapter: one that it is given, or the namespace of that name."""
+    if isinstance(memory, str):
+        return Memory(memory)
+    return memory._memory if isinstance(memory, AsyncMemory) else memory
+
+
+async def write(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a verb on a thread to its end, also when the caller is cancelled: then it knows that the write happened."""
+    return await _finish(on_thread(verb, *args, **kwargs))
+
+
+async def _finish(work: Awaitable[T]) -> T:
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # an error of the write must not be reported as never retrieved
+        raise cancelled
+    return task.result()
+
+
+def missing(extra: str, package: str, error: ImportError) -> MissingExtra:
+    """The error for an environment without the framework of an adapter."""
+    return MissingExtra(f'this needs {package} ({error}); install it with: pip install "scrubjay[{extra}]"')
+
+
+read: Callable[..., Awaitable[Any]] = on_thread
+"""Run a verb on a thread."""

@@ -1,0 +1,649 @@
+"""PersistentAgent: a ConversableAgent whose conversations continue in the next process.
+
+AutoGen calls `_append_oai_message` for every message on every path, sync and async: there an agent's messages are
+saved, each in one transaction. It calls `_generate_oai_reply_from_client` for every request to a model: there the
+messages are bounded, and tool calls get the results that they lack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator, KeysView
+from types import FrameType
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from autogen import ConversableAgent, GroupChatManager
+
+from scrubjay.adapters._messages import Message, for_model, new_messages, snapshot, text_of, uses_tools
+from scrubjay.adapters._records import Replay, Row, SavedMessages
+from scrubjay.adapters._sessions import join_names, quote_name
+from scrubjay.adapters.autogen._caller import Caller, find_caller, is_autogen, read_append
+from scrubjay.adapters.autogen._persistent import (
+    PersistentMixin,
+    SessionPart,
+    add_signature,
+    is_persistent,
+    owns_record,
+)
+from scrubjay.conversations import DEFAULT, HISTORY, IDS, WITH, new_id
+from scrubjay.memory import Memory
+from scrubjay.transaction import Transaction
+from scrubjay.validation import MAX_NOTE_BYTES, check_count
+
+CONTEXT_TOKENS = 400
+"""Tokens that `recall=True` may add to a prompt."""
+WINDOW_SHARE = 0.75
+"""The part of a model's context window that messages may fill by default: tokens are estimated, and the reply, the
+system message and the tools need the rest."""
+
+log = logging.getLogger("scrubjay")
+
+
+class SavedPeer:
+    """Stands for an agent of an earlier process in `chat_messages`, until an agent of that name is used."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<SavedPeer {self.name!r}>"
+
+
+class Conversations(dict[Any, list[Message]]):
+    """An agent's messages by peer, as AutoGen has them, and those that are stored.
+
+    A peer gets the messages that are stored for its name. Iterating includes stored conversations whose peer is not
+    known in this process, under a SavedPeer.
+    """
+
+    def __init__(self, agent: Any) -> None:
+        super().__init__()
+        self._agent = agent
+
+    @property
+    def _part(self) -> AgentPart:
+        part: AgentPart = self._agent._scrubjay
+        return part
+
+    def __missing__(self, peer: Any) -> list[Message]:
+        with self._part.session.restoring:
+            if not self.knows(peer):
+                view = self._part.restore(self._agent, peer)
+                for other in self.known_peers():
+                    if isinstance(other, SavedPeer) and other.name == peer_name(peer):
+                        del self[other]
+                self[peer] = view
+            return self[peer]
+
+    def knows(self, peer: Any) -> bool:
+        """Whether this process has the messages for a peer; nothing is read."""
+        return super().__contains__(peer)
+
+    def known_peers(self) -> list[Any]:
+        return list(super().__iter__())
+
+    def restore_all(self) -> None:
+        known = {peer_name(peer) for peer in self.known_peers()}
+        for name in self._part.stored_peers():
+            if name not in known:
+                self[SavedPeer(name)]
+
+    def __contains__(self, peer: object) -> bool:
+        if not self.knows(peer) and hasattr(peer, "name") and peer_name(peer) in self._part.stored_peers():
+            self[peer]
+        return self.knows(peer)
+
+    def get(self, peer: Any, default: Any = None) -> Any:
+        return self[peer] if peer in self else default  # noqa: SIM401 - this is get
+
+    def __iter__(self) -> Iterator[Any]:
+        self.restore_all()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self.restore_all()
+        return super().__len__()
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+    def keys(self) -> Any:
+        return KeysView(self)
+
+    def values(self) -> Any:
+        self.restore_all()
+        return super().values()
+
+    def items(self) -> Any:
+        self.restore_all()
+        return super().items()
+
+    def __repr__(self) -> str:
+        self.restore_all()
+        return super().__repr__()
+
+
+class Talk(NamedTuple):
+    """A peer from which the agent has received a message that it is working on."""
+
+    peer: Any
+    view: list[Message]
+    start: int
+    """How many messages the view had before."""
+
+
+class AgentPart(SessionPart):
+    """What an agent has in a session: a record for each peer, and how its messages are saved and restored."""
+
+    __slots__ = ("_anonymous_user", "_hides_stored", "_peers", "_recalled", "_records", "_remembers", "_replays",
+                 "_starts", "_talks", "_warned", "limits", "name")  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        memory: Memory | str | None,
+        session: str,
+        *,
+        max_messages: int | None = None,
+        max_tokens: int | None = None,
+        remember: bool,
+        resume: bool,
+    ) -> None:
+        for option, limit in (("max_messages", max_messages), ("max_tokens", max_tokens)):
+            if limit is not None:
+                check_count(option, limit, least=1)
+        super().__init__(memory, name, session, HISTORY, state_owner=name)
+        self.name = name
+        self.limits = (max_messages, max_tokens)
+        self._remembers = remember
+        self._hides_stored = not resume
+        self._records: dict[str, SavedMessages] = {}
+        self._replays: dict[Any, Replay] = {}
+        self._peers: set[str] | None = None
+        self._starts: dict[Any, int | None] = {}
+        """How many messages the views had when the last chat with a peer started; None: all that are restored."""
+        self._talks: list[Talk] = []
+        self._warned = False
+        self._recalled: dict[str, str] = {}
+        """Notes that were recalled ahead, by the text that they are about."""
+        self._anonymous_user: Any = None
+
+    # ------------------------------------------------------------ restoring
+
+    def restore(self, agent: Any, peer: Any) -> list[Message]:
+        """The list of messages for a peer that this process has not used so far."""
+        view = self._restored(agent, peer)
+        if peer in self._starts:
+            self._starts[peer] = len(view)
+        return view
+
+    def _restored(self, agent: Any, peer: Any) -> list[Message]:
+        conversations: Conversations = agent._oai_messages
+        if owns_record(peer):
+            return []
+        if self._peer_has_record(peer):
+            return [_as_peer(message) for message in _conversations(peer)[agent]]
+        name = peer_name(peer)
+        known = (other for other in conversations.known_peers() if not owns_record(other))
+        same = next((other for other in known if peer_name(other) == name), None)
+        # Two objects of one name have one conversation, unless they talk at the same time: see `talk`.
+        view = list(self.record(peer).visible) if same is None else conversations[same]
+        if self._is_same_name_and_session(peer) and agent not in _conversations(peer).known_peers():
+            _conversations(peer)[agent] = [_as_peer(message) for message in view]
+        return view
+
+    def lacks_stored(self, peer: Any) -> bool:
+        """Whether the stored messages for a peer could not be read so far."""
+        record = self._records.get(peer_name(peer))
+        return record is not None and not record.is_complete
+
+    def record(self, peer: Any) -> SavedMessages:
+        name = peer_name(peer)
+        if name not in self._records:
+            self._records[name] = SavedMessages(self.session, self._key(name), is_hidden=self._hides_stored)
+        return self._records[name]
+
+    def _key(self, peer: str = "") -> str:
+        """Agents that share a memory have conversations of their own in it."""
+        return f"{WITH}{quote_name(self.name)}:{quote_name(peer)}"
+
+    def stored_peers(self) -> set[str]:
+        """The names of the peers of stored conversations; read once."""
+        if self._hides_stored:
+            return set()
+        if self._peers is None:
+            names = self.session.names(self._key())
+            if names is None:
+                return set()
+            self._peers = {unquote(name.rpartition(":")[2]) for name in names}
+        return self._peers
+
+    def take_over(self, conversations: Conversations, peer: Any, given: list[Message]) -> None:
+        """Save messages from before the agent was persistent, except those that are stored already."""
+        view = conversations[peer]
+        for message in list(new_messages(list(view), given)):
+            view.append(message)
+            self.save(view, peer, sending=message.get("role") == "assistant")
+
+    def refresh(self, agent: Any) -> int:
+        conversations = agent._oai_messages
+        self._peers = None
+        peers = [peer for peer in conversations.known_peers() if peer_name(peer) in self._records]
+        return sum(self.record(peer).refresh(conversations[peer]) for peer in peers)
+
+    def history(self) -> list[dict[str, Any]]:
+        return self.session.history(HISTORY)
+
+    # ------------------------------------------------------------ saving
+
+    def save(self, view: list[Message], peer: Any, *, sending: bool) -> None:
+        """Save the last message of a conversation: verbatim, as people read it, and as a note if asked for."""
+        if self._is_saved_elsewhere(view, peer, sending=sending):
+            return
+        with self.session.transaction() as t:
+            rows = self._new_rows(t, view, peer)
+            for row in rows:
+                is_own = sending if row.message is view[-1] else row.message.get("role") == "assistant"
+                sender = self.name if is_own else _author(row.message, peer)
+                if is_own or not self._has_written(sender, peer):
+                    self.save_line(t, row, sender)
+            self.state.save_changes(t)
+
+    def _is_saved_elsewhere(self, view: list[Message], peer: Any, *, sending: bool) -> bool:
+        """Whether the message is handed over again, or is one of a group chat, which saves it for all its members."""
+        replay = self._replays.get(peer)
+        if replay is not None and replay.take(view) is not None:
+            return True
+        self._replays.pop(peer, None)
+        return owns_record(peer) and (sending or peer.groupchat._scrubjay.has_saved(view[-1]))
+
+    def _new_rows(self, t: Transaction, view: list[Message], peer: Any) -> list[Row]:
+        if owns_record(peer) or self._peer_has_record(peer):
+            return [Row(new_id(), view[-1])]
+        return self.record(peer).sync(t, view)
+
+    def save_line(self, t: Transaction, row: Row, sender: str) -> None:
+        """Save a message as people read it, and as a note if asked for."""
+        saved = snapshot(row.message)
+        t.append(self.session.key(HISTORY), {"sender": sender, "message": _readable(saved)})
+        t.append(self.session.key(HISTORY + IDS), row.id)
+        text = text_of(saved)
+        if self._remembers and not uses_tools(saved) and text.strip():
+            t.remember(
+                _first_bytes(text, MAX_NOTE_BYTES),
+                type="interaction",
+                session=self.session.name,
+                metadata={"sender": sender},
+            )
+
+    def _has_written(self, sender: str, peer: Any) -> bool:
+        """Whether the sender has put the message into the same conversation_history: agents may share a memory."""
+        author = peer.groupchat.agent_by_name(sender) if isinstance(peer, GroupChatManager) else peer
+        return self._is_in_session(author)
+
+    def _is_in_session(self, other: Any) -> bool:
+        """Whether another agent is in the same session."""
+        part = agent_part(other)
+        return part is not None and part.session.is_same_as(self.session)
+
+    def _is_same_name_and_session(self, peer: Any) -> bool:
+        """Whether the peer is another agent with the same name and session: the two have one record."""
+        return self._is_in_session(peer) and peer._scrubjay is not self and peer.name == self.name
+
+    def _peer_has_record(self, peer: Any) -> bool:
+        """Whether the peer owns the record of this very conversation; of two agents, the one that used it first."""
+        same = self.name not in self._records and self._is_same_name_and_session(peer)
+        return same and self.name in peer._scrubjay._records
+
+    # ------------------------------------------------------------ peers that talk at the same time
+
+    @contextlib.contextmanager
+    def talk(self, conversations: Conversations, peer: Any) -> Iterator[None]:
+        """The time that the agent takes for a message of a peer, its reply and what follows included.
+
+        Another object of the same name that talks to the agent meanwhile is another person: it gets a list of its own.
+        """
+        name = peer_name(peer)
+        other = next((talk for talk in self._talks if talk.peer is not peer and peer_name(talk.peer) == name), None)
+        if other is not None and not owns_record(peer) and not self._peer_has_record(peer):
+            self._keep_apart(conversations, peer, other)
+        view = conversations[peer]
+        talk = Talk(peer, view, len(view))
+        self._talks.append(talk)
+        try:
+            yield
+        finally:
+            self._talks = [each for each in self._talks if each is not talk]
+
+    def _keep_apart(self, conversations: Conversations, peer: Any, other: Talk) -> None:
+        if peer in conversations.known_peers() and conversations[peer] is not other.view:
+            return
+        conversations[peer] = list(other.view[: other.start])
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "two agents named %r talk to %r at the same time; they are kept apart in this process, but saved as one"
+                " conversation. Give each person an agent with a session= of their own",
+                peer.name, self.name,
+            )  # fmt: skip
+
+    # ------------------------------------------------------------ clearing
+
+    def await_replay(self, conversations: Conversations, manager: Any) -> None:
+        """Expect the manager to hand over the old messages of its chat again, one by one."""
+        view = conversations[manager]  # after a restart it is read only now
+        if owns_record(manager):
+            seen = [*manager.groupchat._scrubjay.unseen_by(manager.groupchat, self.name), *view]
+            self._replays[manager] = Replay(seen, leaves_out_own=True)
+        else:
+            self.record(manager).replay(leaves_out_own=True)
+        view.clear()
+
+    def hide(self, peer: Any = None) -> None:
+        """Leave stored messages out of the views from now on, in this process."""
+        if peer is None:
+            self._hides_stored = True
+        elif not owns_record(peer):
+            self.record(peer)
+        for name, record in self._records.items():
+            if peer is None or name == peer_name(peer):
+                record.hide()
+
+    def erase(self, conversations: Conversations, peer: Any, *, keeps_some: bool) -> None:
+        """Erase what the user has cleared: the views have what remains."""
+        self._replays.clear()
+        with self.session.transaction() as t:
+            if peer is None and not keeps_some:  # also with peers that this process has not used
+                for name in self.session.names(self._key()) or ():
+                    t.delete(self.session.key(name))
+                self._drop(conversations)
+            for other in [peer] if peer is not None else conversations.known_peers():
+                if not owns_record(other):
+                    self.record(other).replace(t, conversations[other])
+
+    def _drop(self, conversations: Conversations) -> None:
+        conversations.clear()
+        self._records.clear()
+        self._replays.clear()
+        self._peers = None
+
+    def start_empty(self, owner: Any) -> None:
+        self._drop(owner._oai_messages)
+        self.state.reset()
+
+    # ------------------------------------------------------------ what the model is sent
+
+    def for_model(self, messages: list[Message], client: Any) -> list[Message]:
+        return for_model(messages, *limits_for(client, self.limits))
+
+    def start_chat(self, conversations: Conversations, peer: Any) -> None:
+        """Note where a chat starts, for its summary."""
+        if peer is not None:
+            self._starts[peer] = len(conversations[peer]) if conversations.knows(peer) else None
+
+    def for_summary(self, view: list[Message], peer: Any, client: Any) -> list[Message]:
+        """The messages of the last chat with a peer, within the limits."""
+        start = self._starts.get(peer) or 0
+        return self.for_model(view[start if start < len(view) else 0 :], client)
+
+    def with_context(self, messages: list[Message]) -> list[Message]:
+        """The messages behind a system message with notes about the last of them; it is not stored."""
+        said = _texts(messages)
+        if said and said[-1] not in self._recalled:
+            self.recall_ahead(messages)
+        context = self._recalled.pop(said[-1]) if said else ""
+        return [{"role": "system", "content": context}, *messages] if context else messages
+
+    def recall_ahead(self, messages: list[Message]) -> None:
+        """Recall what `with_context` will need for these messages."""
+        said = _texts(messages)
+        if said:
+            self._recalled = {said[-1]: self.session.context(said[-1], set(said), CONTEXT_TOKENS)}
+
+    @property
+    def anonymous_user(self) -> Any:
+        """The sender of messages that come without one; it never answers."""
+        if self._anonymous_user is None:
+            options: dict[str, Any] = {"llm_config": False, "human_input_mode": "NEVER"}
+            self._anonymous_user = ConversableAgent("user", max_consecutive_auto_reply=0, **options)
+        return self._anonymous_user
+
+
+def agent_part(thing: Any) -> AgentPart | None:
+    """What an agent has in its session; None if it is not a persistent agent."""
+    part = vars(thing).get("_scrubjay") if is_persistent(thing) else None
+    return part if isinstance(part, AgentPart) else None
+
+
+class PersistentAgent(ConversableAgent, PersistentMixin):
+    """A ConversableAgent that continues its conversations, in another process as in the same one.
+
+    It takes the arguments of ConversableAgent, and these:
+
+    :param memory: a Memory, or the name of a namespace; by default a namespace made of the project (the
+        folder of the program, or SCRUBJAY_PROJECT) and the agent's name.
+    :param session: keeps several conversations in one memory apart, such as those of several users.
+    :param max_messages: how many messages the model is sent at most; all are stored.
+    :param max_tokens: the same in tokens, estimated; by default three quarters of the model's context window, if
+        AutoGen knows the model.
+    :param recall: before each reply, put notes of the memory about the last message into the prompt.
+    :param remember: store each message as a note, too, for `recall`.
+    :param resume: start with the stored conversations; with False they stay stored, and the agent starts empty.
+    :raises Unauthenticated, Forbidden: if the api key of the memory may not write to it.
+    :raises InvalidInput: if `conversation_history` in the memory is a value of your own.
+
+    What cannot be stored at once is queued in a file on this machine and sent later (see `Memory`); an error is logged
+    if that fails, too. With a Memory that is `strict`, a history that cannot be read raises Unavailable.
+    """
+
+    name: str
+    _oai_messages: dict[Any, list[Message]]
+    _scrubjay: AgentPart
+
+    @add_signature(ConversableAgent)
+    def __init__(
+        self,
+        name: str,
+        *args: Any,
+        memory: Memory | str | None = None,
+        session: str = DEFAULT,
+        max_messages: int | None = None,
+        max_tokens: int | None = None,
+        recall: bool = False,
+        remember: bool = False,
+        resume: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name, *args, **kwargs)
+        limits = {"max_messages": max_messages, "max_tokens": max_tokens}
+        start_agent(self, memory, session, recall=recall, remember=remember, resume=resume, **limits)
+
+    def _append_oai_message(self, *args: Any, **kwargs: Any) -> bool:
+        appended: bool = super()._append_oai_message(*args, **kwargs)
+        if appended and "_scrubjay" in vars(self):
+            peer, sending = read_append(args, kwargs)
+            try:
+                self._scrubjay.save(self._oai_messages[peer], peer, sending=sending)
+            except Exception:  # saving never breaks a chat, and a defect of ours least of all
+                log.exception("a message of %r is not saved", self.name)
+        return appended
+
+    def _generate_oai_reply_from_client(self, llm_client: Any, messages: Any, cache: Any, **kwargs: Any) -> Any:
+        sent = self._scrubjay.for_model(messages, llm_client)
+        return super()._generate_oai_reply_from_client(llm_client, sent, cache, **kwargs)
+
+    def chat_messages_for_summary(self, agent: Any) -> list[Message]:
+        """The messages of this chat, for a summary by a model; earlier chats are not part of it."""
+        return self._scrubjay.for_summary(self._oai_messages[agent], agent, getattr(self, "client", None))
+
+    def receive(self, message: Any, sender: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Receive a message; without a sender it is from an anonymous agent named "user"."""
+        sender = sender or self._scrubjay.anonymous_user
+        with self._scrubjay.talk(_conversations(self), sender):
+            return super().receive(message, sender, *args, **kwargs)
+
+    async def a_receive(self, message: Any, sender: Any = None, *args: Any, **kwargs: Any) -> Any:
+        sender = sender or self._scrubjay.anonymous_user
+        await self._scrubjay_restore(sender)
+        with self._scrubjay.talk(_conversations(self), sender):
+            result = await super().a_receive(message, sender, *args, **kwargs)
+        await self._scrubjay.session.wait_async()
+        return result
+
+    async def a_send(self, message: Any, recipient: Any, *args: Any, **kwargs: Any) -> Any:
+        await self._scrubjay_restore(recipient)
+        return await super().a_send(message, recipient, *args, **kwargs)
+
+    async def _scrubjay_restore(self, peer: Any) -> None:
+        """Read the messages for a peer without holding up the event loop: they may come from a server."""
+        conversations, part = _conversations(self), self._scrubjay
+        if not conversations.knows(peer):
+            await asyncio.to_thread(conversations.__getitem__, peer)
+        elif part.lacks_stored(peer):
+            await asyncio.to_thread(part.record(peer).catch_up, conversations[peer])
+
+    def generate_reply(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate a reply; the message is saved before."""
+        self._scrubjay.session.wait()
+        return super().generate_reply(*args, **kwargs)
+
+    async def a_generate_reply(self, messages: Any = None, sender: Any = None, *args: Any, **kwargs: Any) -> Any:
+        part = self._scrubjay
+        await part.session.wait_async()
+        if part.with_context in self.hook_lists["process_all_messages_before_reply"]:
+            about = messages if messages is not None else self._oai_messages[sender]
+            await asyncio.to_thread(part.recall_ahead, about)
+        return await super().a_generate_reply(messages, sender, *args, **kwargs)
+
+    def initiate_chat(self, recipient: Any, *args: Any, **kwargs: Any) -> Any:
+        """Start a chat. With `clear_history=True` written out, it starts empty; what is stored stays."""
+        if _asks_to_clear(sys._getframe(1), args, kwargs):
+            _clear_both(self, recipient)
+        return super().initiate_chat(recipient, *args, **kwargs)
+
+    async def a_initiate_chat(self, recipient: Any, *args: Any, **kwargs: Any) -> Any:
+        if _asks_to_clear(sys._getframe(1), args, kwargs):
+            await asyncio.to_thread(_clear_both, self, recipient)
+        result = await super().a_initiate_chat(recipient, *args, **kwargs)
+        await self._scrubjay.session.wait_async()
+        return result
+
+    def clear_history(self, recipient: Any = None, *args: Any, **kwargs: Any) -> None:
+        """Clear the agent's conversations with the recipient, or all, and erase them from the memory.
+
+        `conversation_history` stays; `forget` erases that as well. AutoGen itself calls this, too. At the start of a
+        chat that does nothing; elsewhere it clears the messages in this process, and what is stored stays.
+        """
+        caller, manager = find_caller(sys._getframe(1))
+        if caller is Caller.RESUME:
+            self._scrubjay.await_replay(_conversations(self), manager)
+        elif caller is not Caller.START_OF_CHAT or owns_record(recipient):
+            super().clear_history(recipient, *args, **kwargs)
+            if caller is Caller.USER:
+                keeps_some = any((*args, *kwargs.values()))
+                self._scrubjay.erase(_conversations(self), recipient, keeps_some=keeps_some)
+            elif caller is Caller.AUTOGEN:
+                self._scrubjay.hide(recipient)
+        else:
+            self._scrubjay.start_chat(_conversations(self), recipient)
+
+
+def start_agent(
+    agent: Any,
+    memory: Memory | str | None,
+    session: str,
+    *,
+    recall: bool = False,
+    remember: bool = False,
+    resume: bool = True,
+    **limits: int | None,
+) -> None:
+    """Give an agent its session; `agent` is a PersistentAgent that has none so far."""
+    part = AgentPart(agent.name, memory, session, remember=remember, resume=resume, **limits)
+    said, agent._oai_messages = agent._oai_messages, Conversations(agent)
+    part.attach(agent)
+    for peer, messages in said.items():
+        part.take_over(agent._oai_messages, peer, list(messages))
+    if recall:
+        agent.register_hook("process_all_messages_before_reply", part.with_context)
+
+
+def _asks_to_clear(caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a user has written `clear_history=True`, which is also the default."""
+    is_written = (args and args[0] is True) or kwargs.get("clear_history") is True
+    return bool(is_written) and not is_autogen(caller)
+
+
+def _clear_both(agent: Any, recipient: Any) -> None:
+    """Empty the views that two agents have of each other; what is stored stays."""
+    for each, peer in ((agent, recipient), (recipient, agent)):
+        part = agent_part(each)
+        if part is not None:
+            part.hide(peer)
+            each._oai_messages[peer].clear()
+
+
+def _texts(messages: list[Message]) -> list[str]:
+    return [text for message in messages if (text := text_of(message)).strip()]
+
+
+def _conversations(agent: Any) -> Conversations:
+    found: Any = agent._oai_messages
+    return found  # type: ignore[no-any-return]
+
+
+def peer_name(peer: Any) -> str:
+    """The name that a conversation is stored under. Every manager is named chat_manager, so a group chat goes by its
+    members.
+    """
+    name = str(peer.name)
+    return f"{name}:{join_names(member_names(peer.groupchat))}" if isinstance(peer, GroupChatManager) else name
+
+
+def member_names(group: Any) -> list[str]:
+    return sorted(str(agent.name) for agent in group.agents)
+
+
+def _author(message: Message, peer: Any) -> str:
+    """The sender of a message: a manager passes on the messages of others, under their names."""
+    return str(peer.name if message.get("role") == "function" else message.get("name") or peer.name)
+
+
+def _readable(message: Message) -> Any:
+    """The text alone if there is nothing else."""
+    return message if uses_tools(message) else message["content"]
+
+
+def _first_bytes(text: str, count: int) -> str:
+    encoded = text.encode(errors="replace")
+    return text if len(encoded) <= count else encoded[:count].decode(errors="ignore")
+
+
+def _as_peer(message: Message) -> Message:
+    """A message between two agents as the other one has it."""
+    roles = {"user": "assistant", "assistant": "user"}
+    role = message.get("role", "")
+    return {**message, "role": role if uses_tools(message) else roles.get(role, role)}
+
+
+Limits = tuple[int | None, int | None]
+"""How many messages, and how many tokens, a model is sent at most."""
+
+
+def limits_for(client: Any, limits: Limits) -> Limits:
+    """The limits that a user has given, or that of the model's context window."""
+    return limits if limits != (None, None) else (None, _default_max_tokens(client))
+
+
+def _default_max_tokens(client: Any) -> int | None:
+    """A bound from the context window of the client's model; None if AutoGen does not know the model."""
+    try:
+        from autogen.token_count_utils import get_max_token_limit  # noqa: PLC0415 - it loads tiktoken
+
+        return int(get_max_token_limit(client._config_list[0]["model"]) * WINDOW_SHARE)
+    except Exception:  # noqa: BLE001 - each version raises errors of its own for a model that it does not know
+        return None

@@ -1,0 +1,69 @@
+"""Why AutoGen calls a method: the only thing that AutoGen does not pass as an argument.
+
+Read from the source of pyautogen 0.2.35 and 0.9 and of autogen 0.14.1, and tested with them:
+
+- `_prepare_chat` clears the history of both sides at the start of every chat, unless told otherwise.
+- `resume` and `a_resume` clear every member, then hand over the messages that they were given, one by one.
+- SocietyOfMindAgent, ReasoningAgent, WebSurfer, RetrieveUserProxyAgent and "CLEAR HISTORY" in a group chat clear
+  agents that they use, each in a method of its own.
+- GroupChatManager.reset calls `GroupChat.reset` as a function, past any method of a subclass.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import FrameType
+from typing import Any
+
+from autogen import GroupChat, GroupChatManager
+
+_CLEARING = ("clear_history", "reset")
+"""Methods that call each other; the one that called the first of them decides."""
+
+
+class Caller(Enum):
+    """Who clears a history."""
+
+    USER = "code outside AutoGen"
+    START_OF_CHAT = "AutoGen at the start of a chat"
+    RESUME = "AutoGen in resume()"
+    AUTOGEN = "AutoGen elsewhere"
+
+
+_KNOWN = {"_prepare_chat": Caller.START_OF_CHAT, "resume": Caller.RESUME, "a_resume": Caller.RESUME}
+
+
+def find_caller(frame: FrameType) -> tuple[Caller, Any]:
+    """Who called the clearing method that runs below this frame, and the object whose method that is."""
+    while frame.f_back and frame.f_code.co_name in _CLEARING:
+        frame = frame.f_back
+    if not is_autogen(frame):
+        return Caller.USER, None
+    return _KNOWN.get(frame.f_code.co_name, Caller.AUTOGEN), frame.f_locals.get("self")
+
+
+def is_autogen(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "autogen"
+
+
+def is_group_reset(frame: FrameType) -> bool:
+    """Whether the frame is GroupChat.reset itself, called as a method or as a function."""
+    return frame.f_code is GroupChat.reset.__code__
+
+
+def is_group_summary(frame: FrameType) -> bool:
+    """Whether the frame is the method of a manager that takes the messages for a summary."""
+    return frame.f_code is GroupChatManager.chat_messages_for_summary.__code__
+
+
+def read_append(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
+    """The peer and whether the message goes to it, from any of the signatures of `_append_oai_message`.
+
+    These are (message, role, peer), (message, role, peer, is_sending) and (message, peer, role, name). In all of them
+    the role is that of a sender or of a receiver, whatever the message's own is.
+    """
+    rest = args[1:]
+    given = "conversation_id" in kwargs
+    peer = kwargs["conversation_id"] if given else next(arg for arg in rest if hasattr(arg, "name"))
+    role = kwargs.get("role") or next((arg for arg in rest if isinstance(arg, str)), "assistant")
+    return peer, role == "assistant"

@@ -1,0 +1,142 @@
+"""PersistentPattern: a pattern of AG2 whose group chats continue, with their context variables and the active agent.
+
+A pattern makes a new GroupChat for each call of `initiate_group_chat`. That chat becomes persistent as soon as it is
+made, and each of its messages is saved together with the context variables that have changed and with a hand-off that
+nobody has followed yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from autogen import GroupChatManager
+
+from scrubjay.adapters._sessions import State
+from scrubjay.adapters.autogen._group_chat import (
+    GroupPart,
+    PersistentGroupChat,
+    attach_manager,
+    start_group_chat,
+)
+from scrubjay.adapters.autogen._persistent import PersistentMixin, SessionPart, change_class
+from scrubjay.conversations import MESSAGES
+from scrubjay.memory import Memory
+from scrubjay.transaction import Transaction
+
+try:
+    from autogen.agentchat.group.patterns.pattern import Pattern as Pattern  # noqa: PLC0414 - for _persist
+except ImportError:  # pyautogen 0.2.35 has none
+
+    class Pattern:  # type: ignore[no-redef]
+        """Stands for the class that this AutoGen does not have."""
+
+
+_NEXT = "next"
+"""The name of the agent that a hand-off has named, and that has not spoken since."""
+
+
+class PatternPart(SessionPart):
+    """What a pattern has in a session, beside the group chat: context variables, and who speaks next."""
+
+    __slots__ = ("_first_variables", "_handed_to", "_is_restored", "_options", "_variables")
+
+    def __init__(self, pattern: Any, memory: Memory | str | None, session: str, options: dict[str, Any]) -> None:
+        name = f"pattern:{pattern.initial_agent.name}"
+        super().__init__(memory, name, session, MESSAGES, state_owner="groupchat:")
+        self._options = options
+        self._variables = State(self.session, "context:")
+        self._handed_to = State(self.session, "pattern:")
+        self._is_restored = False
+        self._first_variables = dict(pattern.context_variables.data)
+        self.restore(pattern)
+
+    def history(self) -> list[dict[str, Any]]:
+        return self.session.history(MESSAGES)
+
+    def restore(self, pattern: Any) -> None:
+        """Give the pattern the stored context variables; once, because they are live from then on."""
+        if not self._is_restored:
+            pattern.context_variables.update(dict(self._variables))
+            self._is_restored = True
+
+    def start_empty(self, owner: Any) -> None:
+        self.state.reset()
+        self._variables.reset()
+        self._handed_to.reset()
+        owner.context_variables.data.clear()
+        owner.context_variables.update(self._first_variables)
+
+    def refresh(self, owner: Any) -> int:
+        """The next chat reads the messages anyway; the context variables are read again now."""
+        self._variables.reset()
+        self._is_restored = False
+        self.restore(owner)
+        return 0
+
+    def attach_chat(self, pattern: Any, manager: Any) -> None:
+        """Make the chat of a manager persistent, with all that is saved beside its messages."""
+        members = [str(agent.name) for agent in pattern.agents]
+        options = {**self._options, "members": members}
+        group = change_class(
+            manager.groupchat, PersistentGroupChat, start_group_chat, self.memory, self.session.name, options
+        )
+        attach_manager(manager, group)
+        manager._last_speaker = group.last_speaker
+        part: GroupPart = group._scrubjay
+        part.save_beside = lambda t: self._save(t, pattern, manager)
+        group.speaker_selection_method = self._continue(pattern, group, group.speaker_selection_method)
+
+    def _continue(self, pattern: Any, group: Any, select: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that selects speakers as AutoGen does in the middle of a chat, if there are earlier messages.
+
+        AutoGen's own starts each chat with the initial agent.
+        """
+        names = {agent.name for agent in pattern.agents}
+        active = next((name for name in reversed(group.speaker_history) if name in names), None)
+        handed_to = self._handed_to.get(_NEXT)
+        agent = group.agent_by_name(handed_to or active) if handed_to or active else None
+        is_first = agent is not None
+
+        def select_speaker(last_speaker: Any, chat: Any) -> Any:
+            nonlocal is_first
+            if not is_first:
+                return select(last_speaker, chat)
+            is_first = False
+            select(last_speaker, chat)  # which names the initial agent the first time that it is called
+            is_natural = handed_to is None and pattern.user_agent is not None and last_speaker is pattern.user_agent
+            return select(last_speaker, chat) if is_natural else agent
+
+        return select_speaker
+
+    def _save(self, t: Transaction, pattern: Any, manager: Any) -> None:
+        self._variables.replace(t, pattern.context_variables.data)
+        self._handed_to.replace(t, {_NEXT: name} if (name := _handed_to(manager)) else {})
+
+
+def _handed_to(manager: Any) -> str | None:
+    """The name of the agent that a tool has handed the chat to and that has not been selected yet."""
+    for agent in manager.groupchat.agents:
+        target = getattr(agent, "_group_next_target", None)
+        if target is not None:
+            return getattr(target, "agent_name", None)
+    return None
+
+
+class PersistentPattern(Pattern, PersistentMixin):
+    """A pattern whose group chats continue; `persist(pattern)` makes one."""
+
+    _scrubjay: PatternPart
+
+    def prepare_group_chat(self, *args: Any, **kwargs: Any) -> Any:
+        """Prepare a group chat, as the pattern does, and make it persistent."""
+        self._scrubjay.restore(self)
+        prepared = super().prepare_group_chat(*args, **kwargs)
+        manager = next(part for part in prepared if isinstance(part, GroupChatManager))
+        self._scrubjay.attach_chat(self, manager)
+        return prepared
+
+
+def start_pattern(pattern: Any, memory: Memory | str | None, session: str, **options: Any) -> None:
+    """Give a pattern its session; `pattern` is a PersistentPattern that has none so far."""
+    PatternPart(pattern, memory, session, options).attach(pattern)

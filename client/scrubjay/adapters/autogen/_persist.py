@@ -1,0 +1,102 @@
+"""`persist` and `register_memory_tools`: memory for AutoGen objects that exist already."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict, Unpack, overload
+
+from autogen import ConversableAgent, GroupChat, GroupChatManager, register_function
+
+from scrubjay.adapters._sessions import open_memory
+from scrubjay.adapters._tools import memory_tools
+from scrubjay.adapters.autogen._agent import PersistentAgent, start_agent
+from scrubjay.adapters.autogen._group_chat import PersistentGroupChat, attach_manager, start_group_chat
+from scrubjay.adapters.autogen._pattern import Pattern, PersistentPattern, start_pattern
+from scrubjay.adapters.autogen._persistent import change_class, is_persistent
+from scrubjay.conversations import DEFAULT
+from scrubjay.errors import InvalidInput
+from scrubjay.memory import Memory
+
+
+class Options(TypedDict, total=False):
+    """The arguments of persist."""
+
+    memory: Memory | str | None
+    session: str
+    max_messages: int | None
+    max_tokens: int | None
+    recall: bool
+    remember: bool
+    resume: bool
+
+
+# For editors, which see AutoGen's classes; mypy does not.
+@overload
+def persist(thing: GroupChatManager, **options: Unpack[Options]) -> GroupChatManager: ...
+@overload
+def persist(thing: GroupChat, **options: Unpack[Options]) -> PersistentGroupChat: ...  # type: ignore[overload-cannot-match]
+@overload
+def persist(thing: ConversableAgent, **options: Unpack[Options]) -> PersistentAgent: ...  # type: ignore[overload-cannot-match]
+@overload
+def persist(thing: Any, **options: Unpack[Options]) -> PersistentPattern: ...  # type: ignore[overload-cannot-match]
+def persist(
+    thing: Any,
+    *,
+    memory: Memory | str | None = None,
+    session: str = DEFAULT,
+    max_messages: int | None = None,
+    max_tokens: int | None = None,
+    recall: bool = False,
+    remember: bool = False,
+    resume: bool = True,
+) -> Any:
+    """Make an agent, a group chat or a pattern that exists already persistent, and return it; of a manager, its chat.
+
+    The arguments are those of PersistentAgent and PersistentGroupChat; `recall`, `remember` and `resume` are
+    for agents only. A pattern (AG2's DefaultPattern, AutoPattern, RoundRobinPattern, …) continues with its messages,
+    its context variables and the agent that was active, and agents may join and leave; without a memory it is known by
+    the name of its initial agent.
+    An attribute of the object that has the name of one of ours (`memory`, `state`, `history`, …) stays, and a warning
+    says where ours is.
+    """
+    if is_persistent(thing):
+        raise InvalidInput(f"{thing!r} is persistent already; give memory= and session= where it is made")
+    options: dict[str, Any] = {"max_messages": max_messages, "max_tokens": max_tokens}
+    notes = {"recall": recall, "remember": remember}
+    kind, start = _kind_of(type(thing))
+    if kind is PersistentAgent and not isinstance(thing, GroupChatManager):
+        return change_class(thing, kind, start, memory, session, {**options, **notes, "resume": resume})
+    wrong = [f"{name}=" for name, value in {**notes, "resume": not resume}.items() if value]
+    if wrong:
+        raise InvalidInput(
+            f"{', '.join(wrong)} is for agents, not for a {type(thing).__name__}; persist its members with it"
+        )
+    if isinstance(thing, GroupChatManager):
+        group: Any = persist(thing.groupchat, memory=memory, session=session, **options)
+        attach_manager(thing, group)
+        thing._last_speaker = group.last_speaker
+        return thing
+    return change_class(thing, kind, start, memory, session, options)
+
+
+def _kind_of(own: Any) -> tuple[type, Any]:
+    """The persistent class for a class of AutoGen, and the function that starts an object of it."""
+    kinds: list[tuple[Any, type, Any]] = [
+        (ConversableAgent, PersistentAgent, start_agent),
+        (GroupChat, PersistentGroupChat, start_group_chat),
+        (Pattern, PersistentPattern, start_pattern),
+    ]
+    for base, kind, start in kinds:
+        if base in own.__mro__:
+            return kind, start
+    raise InvalidInput(
+        f"persist takes a ConversableAgent, a GroupChat, a GroupChatManager or a Pattern, not a {own.__name__}"
+    )
+
+
+def register_memory_tools(memory: Memory | str, *, caller: Any, executor: Any) -> None:
+    """Give a model tools to remember, recall, get and set, which `caller` proposes and `executor` runs.
+
+    Agents that get tools for the same memory share it.
+    """
+    for tool in memory_tools(open_memory(memory, "")):
+        register_function(tool, caller=caller, executor=executor, name=tool.__name__, description=str(tool.__doc__))

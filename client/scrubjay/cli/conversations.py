@@ -1,0 +1,148 @@
+"""Commands on conversations: chat, sessions, forget-session."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+
+from scrubjay.cli.common import SECONDS, fail, open_memory, require_namespace
+from scrubjay.cli.output import NUMBER_ALIGN, Column, Report, print_records, printable
+from scrubjay.cli.parser import Commands
+from scrubjay.errors import pluralize, repr_short
+from scrubjay.memory import Memory
+from scrubjay.models import Change, Message
+from scrubjay.settings import checked, parse_count
+from scrubjay.validation import MAX_MESSAGES_PAGE
+
+
+def chat(arguments: argparse.Namespace) -> int:
+    with open_memory(arguments) as memory:
+        # Opened before the first read, so that no message between the two is missed.
+        changes = memory.watch(timeout=arguments.timeout) if arguments.follow else ()
+        printer = _Printer(memory, arguments)
+        if not printer.print_last(arguments.n) and not arguments.follow:
+            return fail(_no_conversation(memory, arguments))
+        for change in changes:
+            printer.print_new(change)
+    return 0
+
+
+class _Printer:
+    """Prints one conversation, and what is added to it later."""
+
+    def __init__(self, memory: Memory, arguments: argparse.Namespace) -> None:
+        self._memory = memory
+        self._session: str | None = arguments.session
+        self._search: str | None = arguments.search
+        self._as_json: bool = arguments.json
+        self._key: str | None = None
+        self._position = -1
+
+    def print_last(self, count: int) -> bool:
+        """Print the last messages; returns whether there is such a conversation."""
+        found = self._memory.conversations(session=self._session)
+        if not found:
+            return False
+        self._key = found[0].key
+        messages: list[Message] = []
+        while len(messages) < count:
+            before = messages[0].position if messages else None
+            limit = min(count - len(messages), MAX_MESSAGES_PAGE)
+            page = self._memory.conversation(key=self._key, limit=limit, before=before, search=self._search)
+            messages[:0] = page
+            if len(page) < limit:
+                break
+        self._move_to_end()
+        self._print(messages)
+        return True
+
+    def print_new(self, change: Change) -> None:
+        """Print what was added by a change."""
+        if self._key is None:
+            self.print_last(MAX_MESSAGES_PAGE)
+        elif change.key != self._key:
+            return
+        elif change.verb == "append":
+            self._print(self._memory.conversation(key=self._key, after=self._position, search=self._search))
+        else:  # replaced or deleted: what follows is new
+            self._move_to_end()
+
+    def _move_to_end(self) -> None:
+        last = self._memory.conversation(key=self._key, limit=1)
+        self._position = last[0].position if last else -1
+
+    def _print(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            print(json.dumps(message.to_json(), ensure_ascii=False) if self._as_json else _lines(message), flush=True)
+            self._position = max(message.position, self._position)
+
+
+def sessions(arguments: argparse.Namespace) -> int:
+    with open_memory(arguments) as memory:
+        found = memory.conversations()
+        if not found:
+            return fail(_no_conversation(memory, arguments))
+    columns = (
+        Column("session", lambda each: printable(each.session)),
+        Column("messages", lambda each: pluralize(each.messages, "message"), NUMBER_ALIGN),
+        Column("updated", lambda each: f"{each.updated_at:%Y-%m-%d %H:%M}"),
+        Column("participants", lambda each: ", ".join(map(printable, each.participants))),
+    )
+    print_records(arguments, found, *columns, empty="")
+    return 0
+
+
+def forget_session(arguments: argparse.Namespace) -> int:
+    with open_memory(arguments) as memory:
+        count = memory.forget_session(arguments.session)
+    if not count:
+        require_namespace(arguments)
+        return fail(f"{arguments.namespace!r} has no session {arguments.session!r}; see: scrubjay sessions")
+    with Report(arguments) as report:
+        report(f"erased: {count:,} lists, values and notes", erased=count)
+    return 0
+
+
+def _no_conversation(memory: Memory, arguments: argparse.Namespace) -> str:
+    require_namespace(arguments)
+    names = [] if getattr(arguments, "session", None) is None else [each.session for each in memory.conversations()]
+    if names:
+        shown = ", ".join(map(repr_short, names[:5])) + (", …" if len(names) > 5 else "")
+        return f"{arguments.namespace!r} has no session {arguments.session!r}; it has {shown}"
+    return f"{arguments.namespace!r} has no conversation: no list whose last item is a message"
+
+
+def _lines(message: Message) -> str:
+    """A message as text: its time, its sender, what it says, and a line for each tool call and result."""
+    said_at = f"{message.time:%Y-%m-%d %H:%M:%S}  " if message.time else ""
+    lines = [f"{said_at}{printable(message.sender)}: {_safe(message.message)}"]
+    for call in message.tool_calls:
+        arguments = json.dumps(call["arguments"], ensure_ascii=False)
+        lines.append(f"  → {printable(call['name'])} {_safe(arguments)}")
+    lines += [f"  ← {printable(result['name'])} {_safe(result['content'])}" for result in message.tool_results]
+    return "\n".join(lines)
+
+
+def _safe(text: str) -> str:
+    """The text without control characters, which could change what a terminal shows; further lines are indented."""
+    shown = "".join(each if each.isprintable() or each in "\n\t" else f"\\x{ord(each):02x}" for each in text)
+    return shown.replace("\n", "\n    ")
+
+
+def add_commands(command: Commands) -> None:
+    reader = command(
+        "chat", chat, "print a conversation, and with --follow what is said from now on", "namespace",
+        example="scrubjay chat autogen-support --follow",
+    )  # fmt: skip
+    reader.add_argument("--session", help="the session; without it, the conversation with the latest message")
+    reader.add_argument("-n", type=checked(parse_count), default=100, help="how many messages at most (default 100)")
+    reader.add_argument("--search", metavar="TEXT", help="only messages that contain it")
+    reader.add_argument("--follow", action="store_true", help="go on with each new message, until Ctrl-C")
+    reader.add_argument("--timeout", **SECONDS, help="with --follow: end after so long without a change")
+    command("sessions", sessions, "list the conversations", "namespace", example="scrubjay sessions autogen-support")
+    eraser = command(
+        "forget-session", forget_session, "erase a session, its notes included", "namespace",
+        example="scrubjay forget-session autogen-support user-42",
+    )  # fmt: skip
+    eraser.add_argument("session", metavar="SESSION", help="the name, as `scrubjay sessions` prints it")

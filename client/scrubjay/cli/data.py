@@ -1,0 +1,424 @@
+"""Commands that move whole namespaces and databases: export, import, backup, restore, erase, recover."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from scrubjay.cli import series
+from scrubjay.cli.common import fail, open_file, open_queue, require_namespace, settings_of
+from scrubjay.cli.output import Report, format_size, note
+from scrubjay.cli.parser import Commands
+from scrubjay.cli.progress import Progress
+from scrubjay.errors import InvalidInput, Unavailable, pluralize
+from scrubjay.settings import Settings, checked, memory_settings, parse_count
+from scrubjay.store.sqlite import SqliteStore
+from scrubjay.validation import check_namespace
+
+if TYPE_CHECKING:
+    from scrubjay.http import HttpExecutor
+    from scrubjay.store import export as transfer
+    from scrubjay.store.recover import recovery
+    from scrubjay.store.sqlite import erase as erasure
+
+# Each command imports what it needs when it runs: the others start in half the time.
+
+STDIO = "-"
+"""Instead of a file name: standard input, or standard output."""
+
+
+def export(arguments: argparse.Namespace) -> int:
+    from scrubjay.store import export as transfer  # noqa: PLC0415
+    from scrubjay.store import usage  # noqa: PLC0415
+
+    namespace = check_namespace(arguments.namespace)
+    require_namespace(arguments)
+    with _writing(arguments.output) as file, Progress("byte") as progress:
+        settings = settings_of(arguments)
+        if settings.url:
+            with _server(settings) as server:
+                server.export(namespace, file.write, progress)
+        else:
+            with contextlib.closing(open_file(arguments)) as store:
+                expected, written = store.run(usage.read_usage(namespace)).bytes, 0
+
+                def write(line: bytes) -> None:
+                    nonlocal written
+                    file.write(line)
+                    written += len(line)
+                    progress(written, expected)
+
+                store.run(transfer.export_namespace(namespace, write))
+    return 0
+
+
+def import_(arguments: argparse.Namespace) -> int:
+    from scrubjay.store import export as transfer  # noqa: PLC0415
+
+    given = None if arguments.namespace == STDIO else arguments.namespace
+    with _reading(arguments.file, "an export") as path, Progress("byte") as progress:
+        namespace = check_namespace(given or transfer.read_header(path)["namespace"])
+        settings = settings_of(arguments)
+        if settings.url:
+            with _server(settings) as server, _Upload(path, progress) as file:
+                imported = server.import_(namespace, file, _read_summary, replace=arguments.replace)
+        else:
+            size, read = path.stat().st_size, 0
+
+            def report(line: int) -> None:
+                nonlocal read
+                read += line
+                progress(read, size)
+
+            with contextlib.closing(open_file(arguments)) as store:
+                imported, _ = store.run(transfer.import_namespace(namespace, path, arguments.replace, report))
+    counts = f"{pluralize(imported.keys, 'key')} and {pluralize(imported.notes, 'note')}"
+    with Report(arguments) as tell:
+        tell(f"{imported.namespace}: {counts}", **imported._asdict())
+    return 0
+
+
+class _Upload(io.FileIO):
+    """A file that reports how much of it has been read."""
+
+    def __init__(self, path: Path, progress: Progress) -> None:
+        super().__init__(path)
+        self._progress, self._total = progress, path.stat().st_size
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(-1 if size is None else size) or b""
+        self._progress(self.tell(), self._total)
+        return data
+
+
+def backup(arguments: argparse.Namespace) -> int:
+    _require_database(arguments)
+    if arguments.file == STDIO:
+        return _pipe_backup(arguments)
+    target = Path(arguments.file).expanduser()
+    make = partial(_make_backup, arguments)
+    if arguments.every:
+        series.back_up_forever(target, make, arguments.keep, arguments.every)
+    elif arguments.keep:
+        series.back_up_once(target, make, arguments.keep)
+    else:
+        make(target)
+    return 0
+
+
+def _require_database(arguments: argparse.Namespace) -> None:
+    """Raise InvalidInput for a path without a database: opening it would create one, and back up nothing."""
+    settings = settings_of(arguments)
+    if not settings.url and not Path(settings.path).expanduser().exists():
+        raise InvalidInput(f"there is no database at {settings.path}; name another with --path, or set SCRUBJAY_PATH")
+
+
+def _make_backup(arguments: argparse.Namespace, target: Path) -> None:
+    from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
+
+    copies.remove_left_over(target.parent)
+    with copies.atomic_write(target, force=arguments.force) as unfinished:
+        _back_up(arguments, unfinished, target)
+    size = target.stat().st_size
+    with Report(arguments) as report:
+        report(f"{target}: {format_size(size)}, checked", file=str(target), bytes=size)
+    sys.stdout.flush()
+
+
+def _pipe_backup(arguments: argparse.Namespace) -> int:
+    """Write a backup to standard output once it is complete and checked: a pipe cannot be taken back."""
+    from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
+
+    if sys.stdout.isatty():
+        raise InvalidInput("a backup is binary data; name a file, or redirect the output")
+    with tempfile.TemporaryDirectory(prefix="scrubjay-backup-") as folder:
+        copy = Path(folder) / "backup"
+        with copies.atomic_write(copy) as partial:
+            _back_up(arguments, partial, copy)
+        with copy.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _back_up(arguments: argparse.Namespace, partial: Path, target: Path) -> None:
+    from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
+
+    settings = settings_of(arguments)
+    if settings.url:
+        with _server(settings) as server, partial.open("wb") as file, Progress("byte") as progress:
+            server.backup(file.write, progress)
+    else:
+        with contextlib.closing(open_file(arguments)) as store, Progress("page") as progress:
+            copies.refuse_same(target, store.path)
+            copies.remove_left_over(store.path.parent)
+            copies.back_up(store, partial, progress)
+    copies.check_copy(partial)
+
+
+def restore(arguments: argparse.Namespace) -> int:
+    from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
+
+    path = _path_only(arguments)
+    with _reading(arguments.file, "the backup to restore") as copy, Progress("page") as progress:
+        previous = copies.restore(copy, path, progress)
+    with Report(arguments) as report:
+        report(f"{path} is restored, api keys and quotas included", file=str(path))
+        report(f"the previous database is kept: {previous}" if previous else "", previous=previous and str(previous))
+        before = copies.find_active_keys(previous) if previous else set()
+        with contextlib.closing(copies.Copy(path)) as store:
+            _report_keys(store, before, report, revoke=arguments.revoke_keys)
+    return 0
+
+
+def _report_keys(store: SqliteStore, before: set[str], report: Report, *, revoke: bool) -> None:
+    """Print the api keys that the restore has put in force: they may have been revoked after the backup."""
+    from scrubjay.store import api_keys  # noqa: PLC0415
+
+    again = [apikey for apikey in store.run(api_keys.list_all()) if apikey.id not in before]
+    for apikey in again:
+        if revoke:
+            store.run(api_keys.revoke(apikey.id))
+            report(f"revoked  api key {apikey.id} ({apikey.name})", revoked=[apikey.id])
+        else:
+            text = f"api key {apikey.id} ({apikey.name}) is in force, and was not before"
+            report(f"CAUTION  {text}; to revoke it:", in_force_again=[apikey.id])
+            report(f"         scrubjay key revoke {apikey.id} --path {store.path}")
+    if (before or again) and not store.run(api_keys.list_all()):
+        is_open = store.run(api_keys.admit(None)) is not None
+        who = "every user of this machine gets in without one" if is_open else "a server lets nobody in"
+        report(f"CAUTION  no api key is in force, so {who}; to make one:", no_key_in_force=True)
+        report(f"         scrubjay key issue --admin --path {store.path}")
+
+
+def erase(arguments: argparse.Namespace) -> int:
+    namespace = check_namespace(arguments.namespace)
+    _confirm(namespace, arguments)
+    try:
+        erasures = _erase_all(namespace, arguments)
+    except KeyboardInterrupt:
+        print("\ninterrupted: deleted rows may still be in the file; run `scrubjay compact`", file=sys.stderr)
+        raise
+    if not any(erased.rows for erased in erasures):
+        return fail(f"there is no namespace {namespace!r}, so nothing was erased")
+    with Report(arguments) as report:
+        report(traces=[])
+        for erased in erasures:
+            _report_erased(erased, report)
+    return 1 if any(erased.traces for erased in erasures) else 0
+
+
+def _erase_all(namespace: str, arguments: argparse.Namespace) -> list[erasure.Erasure]:
+    from scrubjay.store.sqlite import erase as erasure  # noqa: PLC0415
+
+    settings = settings_of(arguments)
+    if settings.url:
+        return _erase_at(settings, namespace)
+    with contextlib.closing(open_file(arguments)) as store:
+        erasures = [erasure.erase(store, namespace)]
+    _report_queued(namespace)
+    return erasures
+
+
+def _erase_at(settings: Settings, namespace: str) -> list[erasure.Erasure]:
+    """Erase on a server and in the queue of this machine; a write that was sent meanwhile is erased again.
+
+    Queued writes are erased even if the server cannot be reached, or the URL is not a Scrubjay server.
+    """
+    url = str(settings.url)
+    with _server(settings) as server:
+        try:
+            erasures = [server.erase(namespace, _read_erasure)]
+        except Unavailable as error:
+            dropped = _drop_queued(url, namespace)
+            raise Unavailable(
+                f"{error}. {namespace!r} on the server is not erased: run this again when it answers"
+                f" ({pluralize(dropped, 'queued write')} on this machine erased)"
+            ) from error
+        if _drop_queued(url, namespace):
+            erasures.append(server.erase(namespace, _read_erasure))
+    return erasures
+
+
+def _drop_queued(url: str, namespace: str) -> int:
+    """Erase the queued writes for a namespace of a server; returns how many there were."""
+    with open_queue() as file:
+        dropped = file.drop(location=url, namespace=namespace)
+    if dropped:
+        note(f"dropped  {pluralize(dropped, 'queued write')} in {file.path}")
+    return dropped
+
+
+def _report_queued(namespace: str) -> None:
+    """Print that writes to the namespace are queued for a server: they are not part of this file."""
+    with open_queue() as file:
+        summaries = file.summaries(namespace=namespace)
+    for server in dict.fromkeys(each.target.location for each in summaries):
+        note(
+            f"scrubjay: writes to {namespace!r} are queued for {server} in {file.path} and are not erased:"
+            f" scrubjay pending --drop --url {server} --namespace {namespace}"
+        )
+
+
+def recover(arguments: argparse.Namespace) -> int:
+    from scrubjay.store.recover import recovery  # noqa: PLC0415
+    from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
+
+    damaged = Path(arguments.file).expanduser()
+    target = Path(arguments.target or f"{damaged}.recovered").expanduser()
+    with copies.atomic_write(target) as partial, Progress("page") as progress:
+        report = recovery.recover(damaged, partial, progress, memory_settings().secret)
+    with Report(arguments) as tell:
+        _report_recovered(report, target, tell)
+    return 0 if report.is_complete else 1
+
+
+def _report_recovered(report: recovery.Report, target: Path, tell: Report) -> None:
+    tell(file=str(target), saved=report.saved, lost=[])
+    for table, rows in sorted(report.saved.items()):
+        tell(f"saved    {pluralize(rows, 'row')} of {table}")
+    if report.unreadable_pages or report.unreadable_rows:
+        pages, rows_lost = pluralize(report.pages, "page"), pluralize(report.unreadable_rows, "row")
+        lost = f"{report.unreadable_pages:,} of {pages}, and {rows_lost}"
+        tell(f"LOST     {lost}", lost=[lost])
+    for sentence in report.missing:
+        tell(f"LOST     {sentence}", lost=[sentence])
+    tell(f"{target} has everything that could be read; check it with: scrubjay doctor --path {target}")
+    tell(f"use it with: scrubjay restore {target}")
+
+
+def _confirm(namespace: str, arguments: argparse.Namespace) -> None:
+    if arguments.yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput("erasing cannot be undone, and there is no terminal to ask on; pass --yes")
+    print(f"All data of {namespace!r} will be erased. Type its name to confirm: ", end="", file=sys.stderr)
+    sys.stderr.flush()
+    if sys.stdin.readline().rstrip("\n") != namespace:
+        raise InvalidInput("the name does not match; nothing was erased")
+
+
+def _report_erased(erased: erasure.Erasure, report: Report) -> None:
+    rows = ", ".join(f"{count:,} of {table}" for table, count in sorted(erased.rows.items())) or "none"
+    report(f"erased   rows: {rows}", erased=[erased.rows])
+    report(f"searched {format_size(erased.bytes)} of {', '.join(erased.files)}", files=list(erased.files))
+    report(f"         for {pluralize(erased.samples, 'random sample')} of the erased data")
+    if erased.shared:
+        report(f"         {erased.shared:,} of them found in other namespaces, which have the same text")
+    for trace in erased.traces:
+        report(f"FOUND    {trace}", traces=[trace])
+    if not erased.traces:
+        report("found    nothing: the data is gone from this database; backups, exports and copies still have it")
+
+
+def _path_only(arguments: argparse.Namespace) -> Path:
+    settings = settings_of(arguments)
+    if settings.url:
+        raise InvalidInput("this command works on the file: run it on the server's machine, with --path")
+    return Path(settings.path).expanduser()
+
+
+def _server(settings: Settings) -> contextlib.closing[HttpExecutor]:
+    from scrubjay.http import HttpExecutor  # noqa: PLC0415
+
+    return contextlib.closing(HttpExecutor(settings))
+
+
+def _read_summary(data: dict[str, object]) -> transfer.TransferSummary:
+    from scrubjay.store import export as transfer  # noqa: PLC0415
+
+    return transfer.TransferSummary(**data)  # type: ignore[arg-type]
+
+
+def _read_erasure(data: dict[str, object]) -> erasure.Erasure:
+    from scrubjay.store.sqlite import erase as erasure  # noqa: PLC0415
+
+    return erasure.Erasure(**data)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def _writing(output: str | None) -> Iterator[BinaryIO]:
+    """Standard output, or a file that appears when it is complete."""
+    from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
+
+    if output in (None, STDIO):
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with copies.atomic_write(Path(output).expanduser(), force=True) as partial, partial.open("wb") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def _reading(name: str | None, what: str) -> Iterator[Path]:
+    """A file that can be read twice: once to check it, once to import it."""
+    if name not in (None, STDIO):
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise InvalidInput(f"there is no file {path}; name {what}")
+        yield path
+        return
+    if sys.stdin.isatty():
+        raise InvalidInput(f"there is no input; name {what}, or send it to stdin")
+    with tempfile.TemporaryDirectory(prefix="scrubjay-") as folder:
+        copy = Path(folder) / "stdin"
+        try:
+            with copy.open("xb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+        except OSError as error:
+            raise Unavailable(f"cannot store the input: {error}; name a file instead") from error
+        yield copy
+
+
+def add_commands(command: Commands) -> None:
+    exporter = command(
+        "export", export, "print a namespace as lines of JSON", "namespace",
+        example="scrubjay export my-agent > my-agent.jsonl", json=False,
+    )  # fmt: skip
+    exporter.add_argument("-o", "--output", metavar="FILE", help="write to this file instead; - is stdout")
+    importer = command(
+        "import", import_, "import an export, all of it or nothing", example="scrubjay import copy < my-agent.jsonl"
+    )
+    importer.add_argument(
+        "namespace", nargs="?", metavar="NAMESPACE", help="import under this name (default: the exported name)"
+    )
+    importer.add_argument("-i", "--input", dest="file", metavar="FILE", help="read this file; without it, or -, stdin")
+    importer.add_argument("--replace", action="store_true", help="replace everything in the namespace")
+    keeper = command(
+        "backup", backup, "copy the whole database to a file, while it is in use; - is stdout", "file",
+        example="scrubjay backup --every 1h --keep 24 backups",
+    )  # fmt: skip
+    keeper.add_argument("--force", action="store_true", help="replace the file if it exists")
+    keeper.add_argument(
+        "--every", type=checked(series.parse_duration), metavar="DURATION",
+        help="go on until SIGTERM, with a backup each 30m, 1h or 1d; FILE is a folder then",
+    )  # fmt: skip
+    keeper.add_argument(
+        "--keep", type=checked(parse_count), metavar="N",
+        help="delete all but the newest N backups; FILE is a folder then",
+    )  # fmt: skip
+    restorer = command(
+        "restore", restore, "replace the database by a backup (- is stdin), and keep the previous one", "file",
+        example="scrubjay restore scrubjay-backup.db",
+    )  # fmt: skip
+    restorer.add_argument(
+        "--revoke-keys", action="store_true", help="revoke the api keys that were not in force before the restore"
+    )
+    eraser = command(
+        "erase", erase, "erase a namespace, then search the file for remains", "namespace",
+        example="scrubjay erase my-agent",
+    )  # fmt: skip
+    eraser.add_argument("--yes", action="store_true", help="do not ask")
+    saver = command(
+        "recover", recover, "copy everything that can be read from a damaged database into a new file", "file",
+        example="scrubjay recover scrubjay.db", flags=None,
+    )  # fmt: skip
+    saver.add_argument("target", nargs="?", metavar="TARGET", help="the new file (default FILE.recovered)")

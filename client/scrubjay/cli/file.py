@@ -1,0 +1,146 @@
+"""Commands on the database file: doctor, compact, encrypt, decrypt."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from scrubjay.cli.common import describe_totals, disk_usage, open_file, open_store, settings_of
+from scrubjay.cli.output import Report, format_size
+from scrubjay.cli.parser import Commands
+from scrubjay.errors import InvalidInput, ScrubjayError, pluralize
+from scrubjay.settings import Settings
+from scrubjay.store.sqlite import SqliteStore
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    settings = settings_of(arguments)
+    with Report(arguments) as report:
+        report(problems=[])
+        problems = _check_file(settings, report)
+        if settings.url:
+            problems += _check_server(settings, report)
+        report(f"{pluralize(problems, 'problem')} found" if problems else "no problems found")
+    return 1 if problems else 0
+
+
+def _check_file(settings: Settings, report: Report) -> int:
+    from scrubjay.store import consistency  # noqa: PLC0415 - only this command needs it
+    from scrubjay.store.sqlite.backup import remove_left_over  # noqa: PLC0415
+
+    path = Path(settings.path).expanduser()
+    report(f"file     {path}", file=str(path))
+    if not path.exists():
+        return _check_missing_file(path, report, is_needed=not settings.url)
+    try:
+        store = open_store(settings)
+    except ScrubjayError as error:
+        return _report_problems(report, str(error))
+    try:
+        problems = store.find_problems()
+        problems += [f"{copy}: left by a killed process; delete it" for copy in remove_left_over(store.path.parent)]
+        if not problems:
+            totals = store.run(consistency.count_all())
+            counts = describe_totals(totals)
+            report(f"         {counts}, {format_size(totals.bytes)}; {_describe_disk(path)}", **totals._asdict())
+            report("ok       integrity, counters, lists")
+    finally:
+        store.close()
+    return _report_problems(report, *problems)
+
+
+def _report_problems(report: Report, *problems: str) -> int:
+    for problem in problems:
+        report(f"PROBLEM  {problem}", problems=[problem])
+    return len(problems)
+
+
+def _describe_disk(path: Path) -> str:
+    return f"{format_size(disk_usage(path))} on disk, {format_size(shutil.disk_usage(path.parent).free)} free"
+
+
+def _check_missing_file(path: Path, report: Report, *, is_needed: bool) -> int:
+    from scrubjay.store.sqlite.file_identity import FileIdentity  # noqa: PLC0415 - only this command needs it
+
+    try:
+        FileIdentity(path).refuse_lost_file()
+    except ScrubjayError as error:
+        return _report_problems(report, str(error))
+    text = f"there is no database at {path}; the first write creates it, or name another with --path"
+    if is_needed:
+        return _report_problems(report, text)
+    report(f"         {text}")
+    return 0
+
+
+def _check_server(settings: Settings, report: Report) -> int:
+    from scrubjay.http import HttpExecutor  # noqa: PLC0415 - only with a server
+
+    report(f"server   {settings.url}", server=settings.url)
+    try:
+        version = HttpExecutor(settings).health()
+    except ScrubjayError as error:
+        return _report_problems(report, str(error))
+    report(f"ok       answers, version {version}", server_version=version)
+    return 0
+
+
+def compact(arguments: argparse.Namespace) -> int:
+    store = open_file(arguments)
+    try:
+        store.sweep()
+        store.compact()
+        with Report(arguments) as report:
+            report(_describe_disk(store.path), file=str(store.path), bytes=disk_usage(store.path))
+    finally:
+        store.close()
+    return 0
+
+
+def encrypt(arguments: argparse.Namespace) -> int:
+    settings = settings_of(arguments)
+    store, is_encrypted = _open_encrypted(arguments)
+    secret = settings.new_secret or (None if is_encrypted else settings.secret)
+    if not secret:
+        store.close()
+        variable = "SCRUBJAY_NEW_SECRET" if is_encrypted else "SCRUBJAY_SECRET"
+        raise InvalidInput(f"set {variable} to the new secret")
+    store.reencrypt(secret)
+    print("the database is encrypted; without the secret it cannot be read", file=sys.stderr)
+    return 0
+
+
+def decrypt(arguments: argparse.Namespace) -> int:
+    store, is_encrypted = _open_encrypted(arguments)
+    if not is_encrypted:
+        store.close()
+        raise InvalidInput("this database is not encrypted")
+    store.reencrypt(None)
+    print("the database is not encrypted any more; unset SCRUBJAY_SECRET", file=sys.stderr)
+    return 0
+
+
+def _open_encrypted(arguments: argparse.Namespace) -> tuple[SqliteStore, bool]:
+    """The file, and whether it is encrypted; then SCRUBJAY_SECRET must be its secret."""
+    try:
+        return open_file(arguments, secret=""), False
+    except InvalidInput:
+        return open_file(arguments), True
+
+
+def add_commands(command: Commands) -> None:
+    command("doctor", doctor, "check the file, and the server if there is one", example="scrubjay doctor")
+    command(
+        "compact", compact, "rewrite the file: smaller, and without remains of deleted values",
+        example="scrubjay compact",
+    )  # fmt: skip
+    command(
+        "encrypt", encrypt, "encrypt all values with SCRUBJAY_SECRET, or change it to SCRUBJAY_NEW_SECRET",
+        example="SCRUBJAY_SECRET=… scrubjay encrypt", json=False,
+    )  # fmt: skip
+    command(
+        "decrypt", decrypt, "store all values without encryption", example="SCRUBJAY_SECRET=… scrubjay decrypt",
+        json=False,
+    )  # fmt: skip

@@ -1,0 +1,134 @@
+"""Commands on api keys: key issue, key list, key quota, key rotate, key revoke."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from scrubjay import commands
+from scrubjay.cli.common import add_limit_flags, executor_of, fail, given_limits
+from scrubjay.cli.output import Column, Report, format_size, note, print_json, print_records
+from scrubjay.cli.parser import Commands
+from scrubjay.models import ApiKey
+from scrubjay.settings import parse_count, parse_size
+
+
+def issue(arguments: argparse.Namespace) -> int:
+    """Print a new key. Stdout has only the key that was asked for, so that a script can read it."""
+    given = [text for texts in arguments.namespaces or [["*"]] for text in texts]
+    patterns = tuple(pattern.strip() for text in given for pattern in text.split(","))
+    with executor_of(arguments) as executor:
+        rights = (patterns, arguments.read_only, arguments.admin)
+        issued = executor.run(commands.ISSUE_KEY("", arguments.name, *rights, given_limits(arguments)))
+    with Report(arguments) as report:
+        report(issued.secret, **issued.apikey.to_json(), key=issued.secret, admin_key=issued.admin_secret)
+    note("Keep it: it is shown only now. Give it to clients as SCRUBJAY_API_KEY.")
+    if issued.admin_secret:
+        note(
+            f"admin key  {issued.admin_secret}\n"
+            "No other api key was in force, so this admin key was issued as well and is shown only now: from now on\n"
+            "every request needs a key. Set SCRUBJAY_API_KEY to the admin key to issue, list and revoke keys."
+        )
+    return 0
+
+
+def list_(arguments: argparse.Namespace) -> int:
+    with executor_of(arguments) as executor:
+        found = executor.run(commands.API_KEYS(""))
+    columns = (
+        Column("id", lambda key: key.id),
+        Column("may", _permission),
+        Column("namespaces", lambda key: " ".join(key.namespaces)),
+        Column("issued", lambda key: f"{key.created_at:%Y-%m-%d}"),
+        Column("name", lambda key: key.name),
+    )
+    print_records(arguments, found, *columns, empty="no api key is in force")
+    return 0
+
+
+def _permission(key: ApiKey) -> str:
+    return "admin" if key.admin else "read-only" if key.read_only else "read-write"
+
+
+def quota(arguments: argparse.Namespace) -> int:
+    with executor_of(arguments) as executor:
+        key = executor.run(commands.KEY_QUOTA("", arguments.id, given_limits(arguments)))
+    if key is None:
+        return _no_such_key(arguments.id)
+    if arguments.json:
+        print_json(key.to_json())
+        return 0
+    print(f"writes today  {key.writes_today:,} {_describe_limit(key, key.writes_per_day)}")
+    print(f"storage       {format_size(key.bytes)} {_describe_limit(key, key.max_bytes, format_size)}")
+    print(f"namespaces    {key.namespaces_in_use:,} {_describe_limit(key, key.max_namespaces)}")
+    return 0
+
+
+def _describe_limit(key: ApiKey, limit: int | None, describe: Callable[[int], str] = "{:,}".format) -> str:
+    if limit is None and not key.admin:
+        return "(the server's default limit)"
+    return f"of {describe(limit)}" if limit else "(no limit)"
+
+
+def rotate(arguments: argparse.Namespace) -> int:
+    with executor_of(arguments) as executor:
+        secret = executor.run(commands.ROTATE_KEY("", arguments.id))
+    if secret is None:
+        return _no_such_key(arguments.id)
+    with Report(arguments) as report:
+        report(secret, key=secret)
+    note("The old key is not valid any more; everything else of it stays. The new one is shown only now.")
+    return 0
+
+
+def revoke(arguments: argparse.Namespace) -> int:
+    with executor_of(arguments) as executor:
+        admins = [key.id for key in executor.run(commands.API_KEYS("")) if key.admin]
+        found = executor.run(commands.REVOKE_KEY("", arguments.id))
+    if not found:
+        return _no_such_key(arguments.id)
+    if admins == [arguments.id]:
+        note("that was the last admin key; `scrubjay key issue --admin --path FILE` makes another")
+    with Report(arguments) as report:
+        report(revoked=arguments.id)
+    return 0
+
+
+def _no_such_key(identity: str) -> int:
+    return fail(f"there is no api key {identity!r}; `scrubjay key list` shows them")
+
+
+def add_commands(command: Commands) -> None:
+    command.group("keys")
+    command = command.nested("key", "issue, list, limit, rotate and revoke api keys")
+    issuer = command(
+        "issue",
+        issue,
+        "issue an api key and print it once",
+        example="scrubjay key issue --name bot --namespaces 'bot-*'",
+    )
+    issuer.add_argument("--name", default="unnamed", help="what it is for")
+    issuer.add_argument(
+        "--namespaces",
+        action="append",
+        nargs="+",
+        metavar="PATTERN",
+        help="such as 'autogen-*'; several, separated by commas or spaces",
+    )
+    issuer.add_argument("--read-only", action="store_true", help="may read and search, and change nothing")
+    issuer.add_argument("--admin", action="store_true", help="may also change quotas and api keys")
+    command("list", list_, "list api keys", example="scrubjay key list")
+    limiter = command(
+        "quota", quota, "print what an api key has used of its limits, or change them",
+        example="scrubjay key quota 3f9c0a12 --max-bytes 100MB",
+    )  # fmt: skip
+    limits = (("--writes-per-day", parse_count), ("--max-bytes", parse_size), ("--max-namespaces", parse_count))
+    for limited in (issuer, limiter):
+        add_limit_flags(limited, *limits)
+    rotator = command(
+        "rotate", rotate, "replace an api key by a new one with the same id, rights and memories",
+        example="scrubjay key rotate 3f9c0a12",
+    )  # fmt: skip
+    revoker = command("revoke", revoke, "revoke an api key, at once", example="scrubjay key revoke 3f9c0a12")
+    for named in (limiter, rotator, revoker):
+        named.add_argument("id", metavar="ID", help="as `scrubjay key list` prints it")

@@ -1,0 +1,204 @@
+"""Commands on the outbox: pending and flush."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scrubjay.cli.common import SECONDS, fail, open_queue
+from scrubjay.cli.output import Report, note
+from scrubjay.cli.parser import SERVER, Commands
+from scrubjay.errors import InvalidInput, ScrubjayError, pluralize
+from scrubjay.memory import open_executor
+from scrubjay.models import iso
+from scrubjay.settings import memory_settings
+
+if TYPE_CHECKING:
+    from scrubjay.outbox.queue import QueueFile, Summary, Target
+
+
+def pending(arguments: argparse.Namespace) -> int:
+    if arguments.drop and not (arguments.url or arguments.all_servers):
+        raise InvalidInput(
+            "--drop deletes the writes for one server: name it with --url, as `scrubjay pending` prints it, or pass"
+            " --all-servers"
+        )
+    location = arguments.url and _target(arguments.url, None).location
+    chosen = {"location": location, "namespace": arguments.namespace}
+    with open_queue() as file:
+        summaries = file.summaries(**chosen)
+        if not summaries:
+            note("no writes are queued")
+        elif arguments.all or arguments.drop_refused:
+            _print_writes(file, chosen, arguments)
+        elif arguments.json:
+            _print_summaries_json(summaries)
+        else:
+            _print_summaries(summaries)
+        if summaries and arguments.drop_refused:
+            file.drop(**chosen, only_refused=True)
+        elif summaries and arguments.drop:
+            return _drop(file, chosen, sum(each.writes for each in summaries), confirmed=arguments.yes)
+    return 0
+
+
+def _drop(file: QueueFile, chosen: dict[str, str | None], count: int, *, confirmed: bool) -> int:
+    if not confirmed:
+        return fail(f"nothing was deleted; pass --yes to delete {pluralize(count, 'queued write')}")
+    note(f"dropped {pluralize(file.drop(**chosen, only_refused=False), 'write')}")
+    return 0
+
+
+def _print_summaries(summaries: Sequence[Summary]) -> None:
+    """Each reason once, with the namespaces that it holds up."""
+    by_reason: dict[tuple[str, str], list[Summary]] = {}
+    for each in summaries:
+        state = "refused by" if each.is_refused else "queued for"
+        by_reason.setdefault((f"{state} {each.target.location}", each.reason), []).append(each)
+    for (state, reason), group in by_reason.items():
+        print(f"{state}: {reason}")
+        for each in group:
+            print(f"    {each.namespace}  {pluralize(each.writes, 'write')}, the oldest {_age(each.age)} ago")
+
+
+def _print_summaries_json(summaries: Sequence[Summary]) -> None:
+    for each in summaries:
+        server, age = each.target.location, round(each.age)
+        fields = {"server": server, "namespace": each.namespace, "writes": each.writes, "oldest_seconds": age}
+        print(json.dumps({**fields, "refused": each.is_refused, "reason": each.reason}, ensure_ascii=False))
+
+
+def _print_writes(file: QueueFile, chosen: dict[str, str | None], arguments: argparse.Namespace) -> None:
+    for location, writes in file.everything(**chosen).items():
+        for write in writes:
+            if arguments.drop_refused and not write.is_refused:
+                continue
+            if arguments.json:
+                pending = write.to_pending()
+                fields = {**pending._asdict(), "queued_at": iso(pending.queued_at)}
+                print(json.dumps({"server": location, **fields}, ensure_ascii=False))
+                continue
+            command, state = write.command, "refused" if write.is_refused else "queued"
+            key = f" {json.dumps(command.key, ensure_ascii=False)}" if command.key else ""
+            what = f"{command.verb.name}{key}"
+            print(f"{location}  {command.namespace}  {what}  {_age(write.age)}  {state}: {write.reason}")
+
+
+def _age(seconds: float) -> str:
+    """A duration in the form that --since takes."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def flush(arguments: argparse.Namespace) -> int:
+    settings = memory_settings(url=arguments.url)
+    if arguments.other_keys and not settings.url:
+        raise InvalidInput("--other-keys is for one server: give --url, or set SCRUBJAY_URL")
+    with open_queue() as file:
+        summaries = file.summaries()
+    if not settings.url and not summaries:
+        note("no writes are queued")
+    targets = [(settings.url, settings.api_key)] if settings.url else _targets(summaries, settings.api_key)
+    with Report(arguments) as report:
+        failed = [location for location, api_key in targets if not _flush(location, api_key, arguments, report)]
+        left = _report_other_keys(targets, settings.url)
+        report(failed=failed, made_with_other_keys=left)
+    return 1 if failed or left else 0
+
+
+def _targets(summaries: Sequence[Summary], api_key: str | None) -> list[tuple[str, str | None]]:
+    """The targets of writes that were made with this api key or without one: no key is sent to another server."""
+    queued = {each.target for each in summaries}
+    return [
+        (target.location, key)
+        for target in sorted(queued)
+        for key in dict.fromkeys((None, api_key))
+        if _target(target.location, key) == target
+    ]
+
+
+def _target(location: str, api_key: str | None) -> Target:
+    from scrubjay.outbox.queue import Target  # noqa: PLC0415 - only these commands need it
+    from scrubjay.transport import is_server, split_credentials  # noqa: PLC0415
+
+    if not is_server(location):
+        return Target.of(location, None)
+    shown, credentials = split_credentials(location)
+    return Target.of(shown, api_key or credentials)
+
+
+def _flush(location: str, api_key: str | None, arguments: argparse.Namespace, report: Report) -> bool:
+    from scrubjay.outbox.executor import OutboxExecutor  # noqa: PLC0415 - only this command needs it
+
+    try:
+        executor = _open_outbox(location, api_key)
+        assert isinstance(executor, OutboxExecutor)  # noqa: S101 - for the type checker
+        with contextlib.closing(executor):
+            if arguments.other_keys:
+                executor.take_over_other_keys()
+            if arguments.refused:
+                executor.retry_refused()
+            executor.flush(None, arguments.timeout)
+            report(f"no writes are queued for {executor.location}", flushed=[executor.location])
+    except ScrubjayError as error:  # other servers may still accept theirs
+        fail(str(error))
+        return False
+    return True
+
+
+def _open_outbox(location: str, api_key: str | None) -> object:
+    """An outbox in front of a server, or in front of a file that an agent could not write to."""
+    from scrubjay.transport import is_server  # noqa: PLC0415 - only this command needs it
+
+    if is_server(location):
+        return open_executor(memory_settings(url=location, api_key=api_key or ""), strict=False)
+    settings = memory_settings(path=location)._replace(url=None)
+    return open_executor(settings, strict=False, unattended=True)
+
+
+def _report_other_keys(targets: Sequence[tuple[str, str | None]], url: str | None) -> int:
+    """Print how many writes are left because they were made with another api key; returns their number."""
+    tried = {_target(*target) for target in targets}
+    left: Counter[str] = Counter()
+    with open_queue() as file:
+        for each in file.summaries(location=url and _target(url, None).location):
+            if not each.is_refused and each.target not in tried:
+                left[each.target.location] += each.writes
+    for location, count in left.items():
+        fail(
+            f"{pluralize(count, 'write')} more for {location}, made with another api key, cannot be sent: set"
+            f" SCRUBJAY_API_KEY to that key, or send them with this one: scrubjay flush --other-keys --url {location}"
+        )
+    return left.total()
+
+
+def add_commands(command: Commands) -> None:
+    waiter = command(
+        "pending",
+        pending,
+        "count the writes that are queued for a server",
+        example="scrubjay pending --all",
+        flags=None,
+    )
+    waiter.add_argument("--url", help="only writes for this server")
+    waiter.add_argument("--namespace", help="only writes of this namespace")
+    waiter.add_argument("--all", action="store_true", help="list them, one a line")
+    waiter.add_argument("--drop", action="store_true", help="delete them; needs --url or --all-servers, and --yes")
+    waiter.add_argument("--all-servers", action="store_true", help="with --drop: for every server")
+    waiter.add_argument("--yes", action="store_true", help="with --drop: do not only print what would be deleted")
+    waiter.add_argument("--drop-refused", action="store_true", help="list those that a server refused, and delete them")
+    flusher = command(
+        "flush", flush, "send queued writes now; without a server, to every server",
+        example="scrubjay flush --url http://127.0.0.1:8787", flags=SERVER,
+    )  # fmt: skip
+    flusher.add_argument("--timeout", **SECONDS, default=30.0, help="how long to try (default 30)")
+    flusher.add_argument(
+        "--other-keys", action="store_true", help="also send writes that were made with another, replaced api key"
+    )
+    flusher.add_argument("--refused", action="store_true", help="also send once more what was refused for good")

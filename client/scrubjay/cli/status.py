@@ -1,0 +1,113 @@
+"""The commands `status`, which `scrubjay` alone runs, and `open`: where the data is, and whether a server answers."""
+
+from __future__ import annotations
+
+import argparse
+import webbrowser
+from pathlib import Path
+
+from scrubjay.cli.common import describe_totals, disk_usage, open_queue, open_store, settings_of
+from scrubjay.cli.output import Report, format_size
+from scrubjay.cli.parser import SERVER, Commands
+from scrubjay.errors import ScrubjayError, Unavailable, pluralize
+from scrubjay.settings import Settings, memory_settings, resolve
+from scrubjay.store.consistency import Totals, count_all
+from scrubjay.version import __version__
+
+CHECK_SECONDS = 2.0
+"""Seconds that `status` and `open` wait for a server: a local one answers at once."""
+TRY = ("scrubjay set my-agent greeting hello", "scrubjay get my-agent greeting")
+
+
+def status(arguments: argparse.Namespace) -> int:
+    settings = settings_of(arguments)
+    with Report(arguments) as report:
+        report(f"Scrubjay {__version__}: persistent memory for AI agents\n", version=__version__)
+        _report_file(settings, report)
+        answers = _report_server(settings, report)
+        _report_queue(report)
+        report("\ntry")
+        for line in (*TRY, "scrubjay open" if answers else "scrubjay demo"):
+            report(f"  {line}")
+        report("\n`scrubjay --help` lists all commands.")
+    return 0
+
+
+def _report_file(settings: Settings, report: Report) -> None:
+    path = Path(settings.path).expanduser()
+    if not path.exists():
+        report(f"data     {path}\n         no database yet; the first write creates it", path=str(path), exists=False)
+        return
+    report(f"data     {path}", path=str(path), exists=True)
+    try:
+        totals = _count(settings)
+    except ScrubjayError as error:
+        report(f"         {error}", error=str(error))
+        return
+    size = format_size(disk_usage(path))
+    report(f"         {describe_totals(totals)}; {size} on disk", **totals._asdict())
+
+
+def _count(settings: Settings) -> Totals:
+    store = open_store(settings)
+    try:
+        return store.run(count_all())
+    finally:
+        store.close()
+
+
+def _report_server(settings: Settings, report: Report) -> bool:
+    """Print whether a server answers; returns it, too."""
+    url = server_url(settings)
+    try:
+        version = _check_server(settings)
+    except Unavailable as error:
+        reason = str(error) if settings.url else f"none at {url}; to start one: scrubjay serve"
+        report(f"server   {reason}", server=url, answers=False)
+        return False
+    except ScrubjayError as error:
+        report(f"server   {url}: {error}", server=url, answers=False)
+        return False
+    used = "" if settings.url else "; commands use the file, unless SCRUBJAY_URL is set"
+    report(f"server   {url} answers, version {version}{used}", server=url, answers=True)
+    return True
+
+
+def _report_queue(report: Report) -> None:
+    if not Path(memory_settings().outbox).expanduser().exists():
+        return
+    with open_queue() as file:
+        count = sum(each.writes for each in file.summaries())
+    if count:
+        report(f"queued   {pluralize(count, 'write')} for a server; to list them: scrubjay pending", queued=count)
+
+
+def open_(arguments: argparse.Namespace) -> int:
+    settings = settings_of(arguments)
+    url = server_url(settings)
+    try:
+        _check_server(settings)
+    except Unavailable as error:
+        raise Unavailable(f"no server answers at {url}; to start one: scrubjay serve") from error
+    with Report(arguments) as report:
+        report(url, url=url)
+        webbrowser.open(url)
+    return 0
+
+
+def server_url(settings: Settings) -> str:
+    """The server that commands use, or the one that `scrubjay serve` starts on this machine."""
+    return settings.url or f"http://127.0.0.1:{resolve('port')}"
+
+
+def _check_server(settings: Settings) -> str:
+    """The version of the server; raises Unavailable if none answers."""
+    from scrubjay.http import HttpExecutor  # noqa: PLC0415 - only these commands need it
+
+    timeout = min(settings.timeout, CHECK_SECONDS)
+    return HttpExecutor(settings._replace(url=server_url(settings), timeout=timeout)).health()
+
+
+def add_commands(command: Commands) -> None:
+    command("status", status, "show where the data is, and whether a server answers", example="scrubjay status --json")
+    command("open", open_, "open the dashboard of the server in a browser", example="scrubjay open", flags=SERVER)

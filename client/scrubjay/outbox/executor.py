@@ -1,0 +1,370 @@
+"""The executor that puts the outbox in front of another executor."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from scrubjay.commands import (
+    CLEAR,
+    CONTAINS,
+    CONVERSATION,
+    FORGET,
+    FORGET_SESSION,
+    GET,
+    GET_MANY,
+    ITEM,
+    ITEMS,
+    KEYS,
+    LENGTH,
+    MISSING,
+    SCAN,
+    SET_QUOTA,
+    SLICE,
+    TAIL,
+    Command,
+)
+from scrubjay.conversations import matches, with_tool_names
+from scrubjay.errors import (
+    Conflict,
+    Forbidden,
+    OutcomeUnknown,
+    QuotaExceeded,
+    ScrubjayError,
+    Unauthenticated,
+    Unavailable,
+    pluralize,
+)
+from scrubjay.executor import Executor
+from scrubjay.fencing import lost_writes, no_op
+from scrubjay.models import Item, Message, Pending
+from scrubjay.outbox.overlay import (
+    UNKNOWN,
+    keys_deleted,
+    keys_written,
+    messages_written,
+    overlaid,
+    sessions_written,
+)
+from scrubjay.outbox.queue import QueuedWrite, Target
+from scrubjay.outbox.sender import Sender, shared_sender
+from scrubjay.validation import ABOVE_ALL_KEYS
+from scrubjay.write_keys import pool
+
+log = logging.getLogger("scrubjay")
+
+_REFUSALS = (QuotaExceeded, Unauthenticated, Forbidden)
+"""Answers that a change on the server can end: raised to a caller, queued for an unattended one."""
+
+
+class OutboxExecutor(Executor):
+    """Queues writes that the inner executor cannot take now, and lets reads see them.
+
+    A write that is queued returns None. A command whose result the caller needs (`incr`, `if_version=`) goes to the
+    inner executor after the queued writes of its namespace, or raises.
+
+    `unattended` is for adapters, whose caller is a framework in the middle of a conversation: what a quota or a
+    missing permission refuses is queued, too, and while the target cannot be reached no call waits for it.
+    """
+
+    def __init__(
+        self, open_inner: Callable[[], Executor], path: str, credentials: str | None, *, unattended: bool = False
+    ) -> None:
+        self._inner = open_inner()
+        self.location = self._inner.location
+        self._unattended = unattended
+        target = Target.of(self.location, credentials)
+        self._sender: Sender = shared_sender(open_inner, Path(path).expanduser().absolute(), target, credentials)
+        try:
+            self._sender.find_unsent()
+        except Unavailable as error:  # the target may be reachable; a write that needs the queue raises it again
+            log.error("%s. Writes that are queued in it are not sent", error)  # noqa: TRY400 - the message has the cause
+
+    def run(self, command: Command, idempotency_key: str | None = None) -> Any:
+        verb = command.verb
+        if verb.writes:
+            if not command.needs_result:
+                return self._write(command, idempotency_key)
+            return self._run_in_order(command)
+        if command.namespace in self._sender.unsent and verb in _OVERLAID:
+            return _OVERLAID[verb](self, command)
+        return self._ask(command)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def pending(self, namespace: str | None) -> list[Pending]:
+        return [write.to_pending() for write in self._sender.pending(namespace)]
+
+    def flush(self, namespace: str | None, timeout: float) -> None:
+        self._sender.flush(namespace, timeout)
+
+    def take_over_other_keys(self) -> None:
+        """Send with this api key what is queued for the same server under other keys."""
+        self._sender.take_over_other_keys()
+
+    def retry_refused(self) -> None:
+        """Send once more what the target has refused for good."""
+        self._sender.retry_refused()
+
+    def check_access(self, namespace: str) -> None:
+        """Raise Unauthenticated or Forbidden if the target does not accept writes to a namespace."""
+        with contextlib.suppress(Unavailable, QuotaExceeded):
+            self._ask(no_op(namespace))
+
+    @property
+    def is_unreachable(self) -> bool:
+        """True while the last request to the target failed."""
+        return self._sender.is_unreachable
+
+    # ------------------------------------------------------------ writes
+
+    def _write(self, command: Command, idempotency_key: str | None) -> Any:
+        """The result, or None when the write is queued."""
+        if self._must_queue(command):
+            if not self._unattended and (refusal := self._sender.refusal(command.namespace)):
+                raise refusal  # of the writes queued before it, and so of this one
+            return self._sender.add(command, idempotency_key)
+        key = None
+        if idempotency_key is None and self._inner.results_can_be_lost:
+            key = pool.take()
+        try:
+            result = self._ask(command, idempotency_key or (key and str(key)))
+        except ScrubjayError as error:
+            if self._queues(error):
+                return self._sender.add(command, idempotency_key or (key and str(key)), error)
+            if key and isinstance(error, OutcomeUnknown):
+                lost_writes.add(self.location, command.namespace, key)
+            elif key:
+                pool.put_back(key)
+            raise
+        if key:
+            pool.put_back(key)
+        return result
+
+    def _must_queue(self, command: Command) -> bool:
+        sender = self._sender
+        if not self._unattended:
+            sender.send_now(command.namespace)
+        is_unreachable = self._is_known_unreachable() if self._unattended else sender.is_backing_off
+        return is_unreachable or (command.namespace in sender.unsent and not self._may_overtake(command))
+
+    def _queues(self, error: ScrubjayError) -> bool:
+        if isinstance(error, Unavailable):
+            # A response below 500 comes from another service at this URL: the caller has to know.
+            return error.status >= 500 or self._unattended
+        return self._unattended and isinstance(error, _REFUSALS)
+
+    def _may_overtake(self, command: Command) -> bool:
+        """A delete of keys that no queued write touches may go first: it makes room under a quota."""
+        keys = keys_deleted(command)
+        return bool(keys) and not keys & keys_written(self._sender.queued(command.namespace))
+
+    def _run_in_order(self, command: Command) -> Any:
+        """Run a write that needs its result, after the queued writes of its namespace."""
+        namespace = command.namespace
+        if command.verb is FORGET:
+            self._sender.send_now(namespace)
+        elif namespace in self._sender.unsent and command.verb is FORGET_SESSION:
+            return self._forget_session(command)
+        elif namespace in self._sender.unsent and command.verb is not SET_QUOTA:
+            with self._sender.exclusive(namespace) as queued:
+                if command.verb is CLEAR and not command.argument(
+                    "prefix"
+                ):  # queued writes are older, so they are cleared, too
+                    count = self._ask(command)
+                    self._sender.drop(queued)
+                    return count
+                if queued:
+                    raise Unavailable(
+                        f"{command.verb.name} needs a result, and {pluralize(len(queued), 'write')} to {namespace!r}"
+                        f" must be sent before it: {queued[0].reason}"
+                    )
+        result = self._ask(command)
+        if command.verb is SET_QUOTA:
+            self._sender.retry_now()  # a quota may have held up queued writes
+        return result
+
+    def _forget_session(self, command: Command) -> Any:
+        """Erase a session, and its writes that the target has refused so far."""
+        with self._sender.exclusive(command.namespace) as queued:
+            count = self._ask(command)
+            own = [write for write in queued if sessions_written(write) == {command.key}]
+            if own:
+                self._sender.drop(own)
+        if any(command.key in sessions_written(write) for write in queued if write not in own):
+            raise Unavailable(
+                f"{command.key!r} is erased from {self.location}, but queued writes are about it and about other"
+                " sessions; forget it again after they are sent"
+            )
+        return count
+
+    def _ask(self, command: Command, idempotency_key: str | None = None) -> Any:
+        """Run a command on the inner executor, and share with other calls whether it could be reached."""
+        if self._unattended and self._is_known_unreachable():
+            raise self._sender.cause(command.namespace)
+        try:
+            result = self._inner.run(command, idempotency_key)
+        except Unavailable as error:
+            if error.status >= 500:
+                self._sender.mark_unreachable(error)
+            raise
+        except ScrubjayError:
+            self._sender.mark_reachable()
+            raise
+        self._sender.mark_reachable()
+        return result
+
+    def _is_known_unreachable(self) -> bool:
+        """True while a call need not wait to learn that the target cannot be reached.
+
+        With queued writes the sender thread finds out when it can be; without, the next call does.
+        """
+        return self._sender.is_backing_off or (self._sender.is_unreachable and bool(self._sender.unsent))
+
+    # ------------------------------------------------------------ reads that see queued writes
+
+    def _get(self, command: Command) -> Any:
+        return self._overlay(command.namespace, [command.key])[command.key]
+
+    def _contains(self, command: Command) -> bool:
+        return self._get(command) is not MISSING
+
+    def _get_many(self, command: Command) -> dict[str, Any]:
+        values = self._overlay(command.namespace, command.argument("keys"))
+        return {key: value for key, value in values.items() if value is not MISSING}
+
+    def _tail(self, command: Command) -> list[Any]:
+        key, count = command.arguments
+        value = self._overlay(command.namespace, [key], lambda _: {key: self._ask(command)})[key]
+        items = _as_list(key, value)
+        return items[max(len(items) - count, 0) :]
+
+    def _slice(self, command: Command) -> list[Any]:
+        key, start, stop = command.arguments
+        return _as_list(key, self._overlay(command.namespace, [key])[key])[start:stop]
+
+    def _length(self, command: Command) -> int:
+        """The target tells a number, which stands for a list of so many items."""
+        key = command.key
+        value = self._overlay(command.namespace, [key], lambda _: {key: [None] * self._ask(command)})[key]
+        return len(_as_list(key, value))
+
+    def _conversation(self, command: Command) -> list[Message]:
+        key, limit, before, after, search = command.arguments
+        with self._exclusive(command.namespace) as queued:
+            if key not in keys_written(queued):
+                return self._ask(command)  # type: ignore[no-any-return]
+            is_known = overlaid(queued, key, UNKNOWN) is not UNKNOWN  # replaced or deleted by a queued write
+            stored = [] if is_known else self._ask(command)
+            last = [] if is_known else self._ask(CONVERSATION(command.namespace, key, limit, None, None, None))
+        seen = {message.id for message in last}
+        added = [
+            message
+            for message in messages_written(queued, key, last[-1].position + 1 if last else 0)
+            if message.id not in seen
+            and (before is None or message.position < before)
+            and (after is None or message.position > after)
+            and matches(message, search)
+        ]
+        found = with_tool_names([*stored, *added])
+        return found[-limit:] if after is None else found[:limit]
+
+    def _item(self, command: Command) -> Any:
+        with self._exclusive(command.namespace) as queued:
+            if command.key in keys_written(queued):
+                raise _no_version(command.key, "get() reads its value")
+            return self._ask(command)
+
+    def _keys(self, command: Command) -> list[str]:
+        """All keys at once: queued writes add and remove some, so there are no pages to count by."""
+        prefix, after, limit = command.arguments
+        with self._exclusive(command.namespace) as queued:
+            found = set(page := self._ask(command))
+            while len(page) == limit:
+                found |= set(page := self._ask(KEYS(command.namespace, prefix, page[-1], limit)))
+        written = {key for key in keys_written(queued) if key.startswith(prefix) and key > after}
+        there = {key for key in written if overlaid(queued, key, "" if key in found else MISSING) is not MISSING}
+        return sorted(found - written | there)
+
+    def _items(self, command: Command) -> tuple[list[tuple[str, Any]], str | None]:
+        """A page of the target, with the changes that queued writes make to keys in its range."""
+        with self._exclusive(command.namespace) as queued:
+            page, cursor = self._ask(command)
+        values = dict(page)
+        for key in _keys_on_page(queued, command, cursor):
+            values[key] = overlaid(queued, key, values.get(key, MISSING))
+        found = [(key, value) for key, value in values.items() if value is not MISSING]
+        return sorted(found, reverse=command.argument("reverse"), key=itemgetter(0)), cursor
+
+    def _scan(self, command: Command) -> tuple[list[Item], str | None]:
+        with self._exclusive(command.namespace) as queued:
+            page, cursor = self._ask(command)
+        for key in _keys_on_page(queued, command, cursor):
+            raise _no_version(key, "items() reads its value")
+        return page, cursor
+
+    def _exclusive(self, namespace: str) -> AbstractContextManager[list[QueuedWrite]]:
+        """The queued writes, all others having been sent.
+
+        An unattended caller does not wait for that: it gets all writes that are queued now, and one that is sent while
+        it reads is seen twice. Its rows have ids, by which it sees them once.
+        """
+        if self._unattended:
+            return contextlib.nullcontext(self._sender.queued(namespace))
+        return self._sender.exclusive(namespace)
+
+    def _overlay(
+        self, namespace: str, keys: Sequence[str], ask: Callable[[list[str]], dict[str, Any]] | None = None
+    ) -> dict[str, Any]:
+        """The values of keys once everything is sent; the target is asked only for those that it decides."""
+        if not self._unattended:
+            self._sender.send_now(namespace)
+        queued = self._sender.queued(namespace)
+        values = {key: overlaid(queued, key, UNKNOWN) for key in keys}
+        unknown = [key for key, value in values.items() if value is UNKNOWN]
+        if unknown:
+            with self._exclusive(namespace) as queued:
+                found = ask(unknown) if ask else self._ask(GET_MANY(namespace, unknown))
+            values |= {key: overlaid(queued, key, found.get(key, MISSING)) for key in unknown}
+        return values
+
+
+def _as_list(key: str, value: Any) -> list[Any]:
+    if value is MISSING:
+        return []
+    if not isinstance(value, list):
+        raise Conflict(f"the value of {key!r} is not a list; delete it, or use another key")
+    return value
+
+
+def _no_version(key: str, instead: str) -> Unavailable:
+    return Unavailable(f"{key!r} is queued, so it has no version yet; {instead}")
+
+
+def _keys_on_page(queued: Sequence[QueuedWrite], command: Command, cursor: str | None) -> set[str]:
+    """The keys that queued writes change, of those between the start of a page and its cursor."""
+    prefix, after, _, reverse = command.arguments
+    first, last = (cursor or "", after or ABOVE_ALL_KEYS) if reverse else (after, cursor or ABOVE_ALL_KEYS)
+    return {key for key in keys_written(queued) if key.startswith(prefix) and first <= key <= last and key != after}
+
+
+_OVERLAID: dict[Any, Callable[[OutboxExecutor, Command], Any]] = {
+    GET: OutboxExecutor._get,  # noqa: SLF001
+    CONTAINS: OutboxExecutor._contains,  # noqa: SLF001
+    GET_MANY: OutboxExecutor._get_many,  # noqa: SLF001
+    TAIL: OutboxExecutor._tail,  # noqa: SLF001
+    CONVERSATION: OutboxExecutor._conversation,  # noqa: SLF001
+    ITEM: OutboxExecutor._item,  # noqa: SLF001
+    KEYS: OutboxExecutor._keys,  # noqa: SLF001
+    ITEMS: OutboxExecutor._items,  # noqa: SLF001
+    SCAN: OutboxExecutor._scan,  # noqa: SLF001
+    SLICE: OutboxExecutor._slice,  # noqa: SLF001
+    LENGTH: OutboxExecutor._length,  # noqa: SLF001
+}
+"""Reads that see queued writes; the others (`recall`, `notes`, `usage`) answer from the target alone."""

@@ -1,0 +1,214 @@
+"""Api keys and the access they give. A key is shown once; only its hash is stored."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from scrubjay.errors import Forbidden, InvalidInput, repr_short
+from scrubjay.models import ApiKey, IssuedKey, to_time
+from scrubjay.store.changes import Entry, append_changes
+from scrubjay.store.key_usage import counted_today
+from scrubjay.store.operation import READ, WRITE, Context, Statements, operation
+from scrubjay.validation import check_count, check_name
+
+PREFIX = "sj_"
+"""The first characters of every api key."""
+_ALL = ("*",)
+_NO_HASH = "0" * 64
+LIMITS = ("writes_per_day", "max_bytes", "max_namespaces")
+"""The limits of a key, as `set_quota` takes them and in the order of their columns."""
+_NO_LIMITS: Mapping[str, int | None] = {}
+
+
+class Access(NamedTuple):
+    """What a request is allowed to do."""
+
+    name: str
+    id: str = ""
+    """The id of the api key, which stays the same when its secret is replaced; empty without a key."""
+    patterns: tuple[str, ...] = _ALL
+    read_only: bool = False
+    admin: bool = True
+
+    def sees(self, namespace: str) -> bool:
+        return self.patterns == _ALL or any(fnmatchcase(namespace, pattern) for pattern in self.patterns)
+
+
+EVERYTHING = Access("anyone")
+"""The access of every request until the first api key is issued. When all keys are revoked, no request has access."""
+
+
+@operation("issue", WRITE)
+def issue(
+    context: Context,
+    name: str,
+    patterns: tuple[str, ...] = _ALL,
+    read_only: bool = False,
+    admin: bool = False,
+    limits: Mapping[str, int | None] = _NO_LIMITS,
+) -> Statements[IssuedKey]:
+    """Issue a key. While no other key is active an admin key is issued with it, to issue the next one with."""
+    _check_limits(limits)
+    for pattern in patterns:
+        _check_pattern(pattern)
+    check_name("the name of an api key", name)
+    if admin and patterns != _ALL:
+        raise InvalidInput(
+            "an admin key can issue keys for any namespace, so it has access to all; leave out namespaces or admin"
+        )
+    if admin and read_only:
+        raise InvalidInput("an admin key can write; leave out admin or read-only")
+    if admin and limits:
+        raise InvalidInput("an admin key can change every limit, so it has none; leave out the limits or admin")
+    others = yield "find_active_api_key", ()
+    made, secret = yield from _add(context, name, patterns, read_only, admin, limits)
+    if admin or others:
+        return IssuedKey(made, secret, None)
+    _, admin_secret = yield from _add(context, "admin", _ALL, False, True)
+    return IssuedKey(made, secret, admin_secret)
+
+
+@operation("issue", WRITE)
+def issue_first(context: Context, name: str) -> Statements[str | None]:
+    """Issue an admin key, if no key was ever issued; None otherwise."""
+    rows = yield "find_any_api_key", ()
+    if rows:
+        return None
+    _, secret = yield from _add(context, name, _ALL, False, True)
+    return secret
+
+
+def _add(
+    context: Context,
+    name: str,
+    patterns: tuple[str, ...],
+    read_only: bool,
+    admin: bool,
+    limits: Mapping[str, int | None] = _NO_LIMITS,
+) -> Statements[tuple[ApiKey, str]]:
+    """Add a key: what is listed of it, and the key itself."""
+    identity = secrets.token_hex(4)
+    secret = _new_secret(identity)
+    row = (identity, name, json.dumps(patterns), int(read_only), int(admin), context.now, *map(limits.get, LIMITS))
+    yield "insert_api_key", (*row, hash_secret(secret))
+    yield from append_changes(context, [Entry(context.verb, "", identity)])
+    return _api_key(context, (*row, 0, 0, 0, 0)), secret
+
+
+def _new_secret(identity: str) -> str:
+    """A key. 256 random bits need no slow hash."""
+    return f"{PREFIX}{identity}_{secrets.token_urlsafe(32)}"
+
+
+def _check_limits(limits: Mapping[str, int | None]) -> None:
+    for name, limit in limits.items():
+        if limit is not None:
+            check_count(name, limit)
+
+
+def _check_pattern(pattern: Any) -> None:
+    check_name("a namespace pattern", pattern)
+    if "," in pattern:
+        raise InvalidInput(
+            f"the namespace pattern {repr_short(pattern)} has a comma, which does not separate patterns: send a list"
+            ' such as ["team-*", "x-*"]; for a namespace that has a comma in its name, write ? in its place'
+        )
+
+
+@operation("api_keys", READ)
+def list_all(context: Context) -> Statements[list[ApiKey]]:
+    """The keys that are not revoked."""
+    rows = yield "list_api_keys", ()
+    return [_api_key(context, row) for row in rows]
+
+
+@operation("set_key_quota", WRITE)
+def set_quota(context: Context, identity: str, changes: Mapping[str, int | None]) -> Statements[ApiKey | None]:
+    """Change the limits of a key that are named in `changes`; None restores the default. None if there is no key.
+
+    A revoked key has limits, too: the namespaces that it owns still count for it.
+    """
+    _check_limits(changes)
+    rows = yield "read_api_key", (identity,)
+    if not rows:
+        return None
+    key = _api_key(context, rows[0])
+    if changes:
+        key = ApiKey(**{**key._asdict(), **changes})
+        yield "set_key_limits", (key.writes_per_day, key.max_bytes, key.max_namespaces, identity)
+        yield from append_changes(context, [Entry(context.verb, "", identity)])
+    return key
+
+
+@operation("rotate", WRITE)
+def rotate(context: Context, identity: str) -> Statements[str | None]:
+    """Replace the secret of a key at once, and end its sign-ins; everything else stays. None if it is not in force."""
+    secret = _new_secret(identity)
+    rows = yield "replace_key_hash", (hash_secret(secret), identity)
+    if not rows:
+        return None
+    yield "delete_sign_ins_of", (identity,)
+    yield from append_changes(context, [Entry(context.verb, "", identity)])
+    return secret
+
+
+@operation("revoke", WRITE)
+def revoke(context: Context, identity: str, keep_admin: bool = False) -> Statements[bool]:
+    """Revoke a key; with `keep_admin` not the last admin key, without which no client could issue another."""
+    if keep_admin:
+        admins = yield "list_admin_keys", ()
+        if admins == [(identity,)]:
+            raise Forbidden(
+                f"{identity} is the last admin key, so it is not revoked over HTTP: issue another admin key first, or"
+                f" run `scrubjay key revoke {identity} --path FILE` on the machine that has the server's file"
+            )
+    rows = yield "revoke_api_key", (context.now, identity)
+    if rows:
+        yield from append_changes(context, [Entry(context.verb, "", identity)])
+    return bool(rows)
+
+
+@operation("authenticate", READ)
+def admit(_context: Context, given: str | None) -> Statements[Access | None]:
+    """The access of a request with this key; None when it has none."""
+    if given is None:  # the path of every request to a server without api keys
+        rows = yield "find_any_api_key", ()
+        return None if rows else EVERYTHING
+    identity = given.removeprefix(PREFIX).partition("_")[0]
+    rows = yield "find_api_key", (identity,)
+    *found, (*_, any_key) = rows
+    if not any_key:
+        return EVERYTHING
+    # An unknown id takes the same time as a wrong secret.
+    expected, identity, name, patterns, read_only, admin = found[0] if found else (_NO_HASH, "", "", "[]", 1, 0)
+    if not hmac.compare_digest(hash_secret(given), expected):
+        return None
+    return Access(name, identity, tuple(json.loads(patterns)), bool(read_only), bool(admin))
+
+
+def hash_secret(secret: str) -> str:
+    """What is stored of a secret; it is random, so a hash without salt is enough."""
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
+
+
+def _api_key(context: Context, row: tuple[Any, ...]) -> ApiKey:
+    identity, name, patterns, read_only, admin, created_at, *limits, day, writes, size, namespaces = row
+    _, writes_today = counted_today(context, day, writes)
+    return ApiKey(
+        id=identity,
+        name=name,
+        namespaces=tuple(json.loads(patterns)),
+        read_only=bool(read_only),
+        admin=bool(admin),
+        created_at=to_time(created_at),
+        **dict(zip(LIMITS, limits, strict=True)),
+        writes_today=writes_today,
+        bytes=size,
+        namespaces_in_use=namespaces,
+    )

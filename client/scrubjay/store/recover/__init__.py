@@ -1,0 +1,1 @@
+"""Recovery of what can be read from a damaged SQLite file."""

@@ -1,0 +1,400 @@
+"""The connections of a process to a SQLite file: opening it, settings, a pool, and what SQLite's errors mean.
+
+Idle connections are reused last in, first out, so that a single thread always gets the same warm one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Any, TypeVar
+
+from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
+from scrubjay.fork_safety import ForkSafe
+from scrubjay.store.operation import Context, ExecuteMany, Operation, Rows, SlowQuery, Statement
+from scrubjay.store.sqlite.file_identity import FileIdentity
+from scrubjay.store.sqlite.queries import QUERIES
+from scrubjay.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, VERSION
+from scrubjay.store.sqlite.turnstile import Turnstile
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 30.0
+"""Seconds that a writer waits for the lock of another process before it raises Unavailable."""
+CHECKPOINT_PAGES = 4000
+"""Pages (16 MB) in the write-ahead log at which SQLite copies it into the file; each time costs two fsyncs."""
+CACHE_KIB = 8000
+"""KiB of the file that a connection caches; with SQLite's default of 2 MB, a recall among 100,000 notes takes twice as
+long."""
+SYNCHRONOUS = {"full": "FULL", "fast": "NORMAL"}
+"""full: an acknowledged write is on disk. fast: a power cut may lose the last writes, but never damages the file."""
+FORK_SECONDS = 5.0
+"""Seconds that a fork waits for calls in other threads to end."""
+
+_open_stores: weakref.WeakSet[Connections] = weakref.WeakSet()
+"""The open files of this process: SQLite's locks only show which files other processes have open."""
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+class Connections(ForkSafe):
+    """A SQLite file, which is created if it does not exist, and the connections to it."""
+
+    def __init__(self, path: str | os.PathLike[str], *, durability: str, busy_seconds: float) -> None:
+        if durability not in SYNCHRONOUS:
+            raise InvalidInput(f"durability is 'full' or 'fast', not {durability!r}")
+        self.path = Path(path).expanduser()
+        self.name = str(self.path)
+        """The file's name in error messages."""
+        self.durability = durability
+        self._busy_seconds = busy_seconds
+        self._identity = FileIdentity(self.path)
+        self._mode = ""
+        self.is_closed = False
+        self.reset()
+
+    def reset(self) -> None:
+        self._idle: list[sqlite3.Connection] = []
+        self._opened: set[sqlite3.Connection] = set()
+        self._opening = threading.RLock()  # held while a connection is opened, and during a fork
+        self._is_forking = False
+        self.turnstile = Turnstile(self.path.parent)
+
+    def take(self) -> sqlite3.Connection:
+        """A connection for the caller alone, to be passed to `put_back`."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self.connect()
+
+    def put_back(self, connection: sqlite3.Connection) -> None:
+        self._idle.append(connection)
+        if self.is_closed or self._is_forking:
+            self.close_idle()
+
+    def close(self) -> None:
+        """Close the connections; the last one to close copies the write-ahead log into the file."""
+        self.is_closed = True
+        self.close_idle()
+        self.turnstile.close()
+
+    def close_idle(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self.discard(self._idle.pop())
+
+    def discard(self, connection: sqlite3.Connection) -> None:
+        """Close a connection that is not put back."""
+        self._save_log(connection)
+        connection.close()
+        self._opened.discard(connection)
+
+    def connect(self, *, busy_seconds: float | None = None) -> sqlite3.Connection:
+        """A new connection that waits so many seconds for the locks of other processes."""
+        if self.is_closed:
+            raise Unavailable(f"the store {self.path} is closed; open it again")
+        wait = self._busy_seconds if busy_seconds is None else busy_seconds
+        with self._opening:
+            self._check_file()
+            try:
+                connection = sqlite3.connect(
+                    self.uri, timeout=wait, isolation_level=None, check_same_thread=False, uri=True
+                )
+            except sqlite3.Error as error:
+                raise self.explained(error) from error
+            try:
+                self._configure(connection)
+            except BaseException as error:
+                connection.close()
+                if isinstance(error, sqlite3.Error):
+                    raise self.explained(error) from error
+                raise
+            self._opened.add(connection)
+        return connection
+
+    def _configure(self, connection: sqlite3.Connection) -> None:
+        self._check_file()  # again: it may have been replaced before it was opened
+        if not self._opened:
+            self._identity.refuse_foreign_log()
+        for pragma in self.pragmas():
+            connection.execute(pragma)
+        if not self._opened:
+            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()  # this opens the log
+            self._identity.remember_log()
+
+    @property
+    def uri(self) -> str:
+        """The file as SQLite takes it; a path may contain characters that have a meaning in a URI."""
+        return f"{self._identity.uri}{self._mode}"
+
+    def pragmas(self) -> tuple[str, ...]:
+        """The settings of every connection, here and under aiosqlite."""
+        return (
+            f"PRAGMA synchronous = {SYNCHRONOUS[self.durability]}",
+            f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}",
+            f"PRAGMA cache_size = -{CACHE_KIB}",
+            "PRAGMA secure_delete = ON",  # deleted data is overwritten
+            "PRAGMA fullfsync = ON",  # macOS: fsync alone does not reach the disk there
+        )
+
+    def explained(self, error: sqlite3.Error) -> ScrubjayError:
+        return explain(error, self.name, self._busy_seconds)
+
+    def checkpoint(self, connection: sqlite3.Connection, wait_ms: int = 0) -> bool:
+        """Copy the write-ahead log into the file and empty it, so that it has no copy of erased data.
+
+        False when another connection that reads or writes needs the log for longer than `wait_ms`.
+        """
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
+            (is_blocked, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error:  # nothing is lost: committed data is in the log
+            return False
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {int(self._busy_seconds * 1000)}")
+        return not is_blocked
+
+    # ------------------------------------------------------------ forks
+
+    def before_fork(self) -> None:
+        """Close every connection, and wait for those in use.
+
+        SQLite's locks belong to a process, and a fork copies its tables of them: a child that opens the file while it
+        inherits a connection believes that it has locks which it has not, and another process deletes its log.
+        """
+        give_up_at = time.monotonic() + FORK_SECONDS
+        self._fork_locks = [lock for lock in self.locks() if lock.acquire(timeout=FORK_SECONDS)]
+        self._is_forking = True
+        self.turnstile.close()  # a child would share its lock
+        self.close_idle()
+        while self._opened and time.monotonic() < give_up_at:
+            time.sleep(0.001)
+
+    def locks(self) -> list[Any]:
+        """The locks that a fork holds, in the order in which a call takes them."""
+        return [self._opening]
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:
+            self.reset()
+            return
+        self._is_forking = False
+        for lock in self._fork_locks:
+            lock.release()
+
+    # ------------------------------------------------------------ the file
+
+    def open_file(self) -> None:
+        """Create the file if it does not exist, and bring its tables up to this program's version."""
+        self._identity.refuse_lost_file()
+        self._create_file()
+        self._mode = self._find_mode()
+        self._identity.remember_file()
+        for other in list(_open_stores):
+            if other is not self:
+                other.refuse_replacement(self._identity)
+        connection = self.take()
+        try:
+            self._migrate(connection)
+            self.prepare(connection)
+        except sqlite3.Error as error:
+            raise self.explained(error) from error
+        finally:
+            roll_back(connection)
+            self.put_back(connection)
+        self._identity.remember_content()
+        _open_stores.add(self)
+
+    def prepare(self, connection: sqlite3.Connection) -> None:
+        """Read what is needed of a file that was opened."""
+
+    def _create_file(self) -> None:
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Readable for its user alone; SQLite gives the log the file's mode.
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            # Not opened and closed: that would give up every lock of this process on it, those of other stores too.
+            if not self.path.is_file() or not os.access(self.path, os.R_OK):
+                raise self._unwritable("it is a folder, or belongs to another user") from None
+        except OSError as error:
+            raise self._unwritable(error.strerror) from error
+
+    def _unwritable(self, reason: str | None) -> Unavailable:
+        return Unavailable(f"cannot write {self.path}: {reason}; set SCRUBJAY_PATH to a file that can be written")
+
+    def _find_mode(self) -> str:
+        """The URI parameters that open the file: one that may not be written can still be read.
+
+        Beside a file in WAL mode SQLite creates two more, which the folder may forbid. Without a log no process has
+        the file open, and it can be read as immutable.
+        """
+        if not os.access(self.path.parent, os.W_OK) and not Path(f"{self.path}-wal").exists():
+            return "?mode=ro&immutable=1"
+        return "" if os.access(self.path, os.W_OK) else "?mode=ro"
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether the file, or its folder, may not be written."""
+        return bool(self._mode)
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        if self._format(connection) == VERSION and (self._mode or _journal_mode(connection) == "wal"):
+            return
+        retry_while_busy(connection, "PRAGMA journal_mode = WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        for migration in MIGRATIONS[self._format(connection) :]:  # again: another process may have been faster
+            for statement in migration:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+
+    def _format(self, connection: sqlite3.Connection) -> int:
+        """The file's version; 0 for a new one, and an error for a file that this program must not change."""
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application != APPLICATION_ID and (tables or version):
+            raise Unavailable(f"{self.path} is another program's database; name another file with SCRUBJAY_PATH")
+        if version < VERSION and self._mode:
+            raise Unavailable(
+                f"{self.path} is of an older format and cannot be written; open it once where it can, or copy it"
+            )
+        if version > VERSION:
+            raise Unavailable(
+                f"{self.path} was written by a newer Scrubjay (format {version}, this one knows {VERSION});"
+                " upgrade with: pip install -U scrubjay"
+            )
+        return int(version)
+
+    # ------------------------------------------------------------ whether the file is still at its path
+
+    def check_file_identity(self) -> None:
+        """Raise Unavailable if the file or its log was moved, emptied, deleted or replaced."""
+        if not self._identity.is_unchanged():
+            raise Unavailable(self.describe_loss())
+
+    def check_recently(self) -> None:
+        """The same for reads, which rely on the last check for a moment."""
+        if not self._identity.was_file_recently():
+            raise Unavailable(self.describe_loss())
+
+    def refuse_lost_file(self, connection: sqlite3.Connection) -> None:
+        """The same for a connection that is about to read or write."""
+        if self._identity.is_unchanged():
+            return
+        reason = self.describe_loss()
+        roll_back(connection)
+        self._save_log(connection)
+        raise Unavailable(reason)
+
+    def has_file(self) -> bool:
+        """Whether the file is still at its path."""
+        return self._identity.is_file()
+
+    def _check_file(self) -> None:
+        if not self._identity.is_file():
+            raise Unavailable(self.describe_loss())
+
+    def describe_loss(self) -> str:
+        return f"{self._identity.describe_loss(self.name)}; put it back, or stop this process and start it again"
+
+    def _save_log(self, connection: sqlite3.Connection) -> None:
+        """If the file is not at its path, copy the log into it, wherever it is now, and empty the log.
+
+        SQLite leaves the log of a moved file at the old path, and would apply it to any file that is put there; an
+        empty log does no harm. No process opens that other file with this log: see FileIdentity.refuse_foreign_log.
+        """
+        if self._opened and not self._identity.is_unchanged() and self._identity.takes_log():
+            self.checkpoint(connection)
+
+    def refuse_replacement(self, identity: FileIdentity) -> None:
+        """Refuse that another store of this process opens a file that replaced this one's.
+
+        FileIdentity.refuse_foreign_log cannot see that: a process does not see its own locks.
+        """
+        is_same_path = self._opened and not self.is_closed and self._identity.has_path_of(identity)
+        if is_same_path and not self._identity.is_unchanged():
+            raise Unavailable(f"{self.describe_loss()}; or close every Memory that uses it")
+
+
+class TooManyRows(Exception):
+    """An operation has a statement that is too slow for an event loop."""
+
+
+def run_statements(
+    connection: sqlite3.Connection, operation: Operation[T], context: Context, max_rows: float = math.inf
+) -> T:
+    """Run an operation's statements on a connection."""
+    statements = operation.start(context)
+    execute, text_of = connection.execute, QUERIES.get
+    rows: Rows
+    try:
+        statement: Statement = next(statements)
+        while True:
+            query, params = statement
+            if type(statement) is tuple or (type(statement) is SlowQuery and max_rows is math.inf):
+                rows = execute(text_of(query, query), params).fetchall()
+            elif type(statement) is ExecuteMany and len(params) <= max_rows:
+                connection.executemany(text_of(query, query), params)
+                rows = []
+            else:
+                raise TooManyRows
+            statement = statements.send(rows)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+
+
+def explain(error: sqlite3.Error, path: Path | str, busy_seconds: float = BUSY_SECONDS) -> ScrubjayError:
+    """SQLite's error as a cause and a fix."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _BUSY:
+        return Unavailable(f"another process has been writing to {path} for {busy_seconds:g} s; try again")
+    file = path if Path(path).is_absolute() else "FILE"
+    rescue = f"restore a backup with `scrubjay restore`, or save what can be read: scrubjay recover {file}"
+    advice = {
+        sqlite3.SQLITE_FULL: "the disk is full: free some space; nothing was half-written",
+        sqlite3.SQLITE_IOERR: "the disk reports an error: it may be full or over a limit; nothing was half-written",
+        sqlite3.SQLITE_READONLY: "the file cannot be written: check its permissions, or set SCRUBJAY_PATH",
+        sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: check the folder's permissions, or set SCRUBJAY_PATH",
+        sqlite3.SQLITE_CORRUPT: f"the file is damaged: {rescue}",
+        sqlite3.SQLITE_NOTADB: (
+            f"this is not a SQLite file, or its first page is damaged: name another with SCRUBJAY_PATH; or {rescue}"
+        ),
+    }.get(code, "run `scrubjay doctor`")
+    return Unavailable(f"{path}: {error}; {advice}")
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether a statement failed because another connection has a lock."""
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode in _BUSY
+
+
+def roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def retry_while_busy(connection: sqlite3.Connection, statement: str) -> None:
+    """Execute a statement that fails at once when another process has a lock, such as the switch to WAL mode."""
+    give_up_at = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute(statement)
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _journal_mode(connection: sqlite3.Connection) -> str:
+    """Not "wal" if a process was killed while it had the file for itself."""
+    return str(connection.execute("PRAGMA journal_mode").fetchone()[0])

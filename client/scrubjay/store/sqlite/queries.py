@@ -1,0 +1,313 @@
+"""The SQL of every query that an operation yields by name, for SQLite.
+
+Parameters are positional. A name that is not in QUERIES is executed as SQL itself, for code that belongs to SQLite
+alone. `+namespace = ?` keeps SQLite from reading a whole namespace where another index finds few rows.
+"""
+
+# ruff: noqa: S608 - texts are joined from constants only
+from __future__ import annotations
+
+from scrubjay.store.encryption import OVERHEAD
+from scrubjay.store.sqlite.schema import BLOBS, FREE_BLOBS
+
+_LIVE = "(expires_at IS NULL OR expires_at > ?)"
+_LIVE_OF = f"namespace = ? AND {_LIVE}"
+_BETWEEN = f"{_LIVE_OF} AND key >= ? AND key < ?"
+_ITEM = "value, version, created_at, updated_at, expires_at, bytes"
+"""The columns from which items.StoredItem is made, beside the key."""
+_ROWS_BETWEEN = "namespace = ? AND key = ? AND position >= ? AND position < ?"
+_NOTE = """n.id, b.data, n.pinned, n.times, n.created_at, n.updated_at, n.expires_at, n.bytes, n.blob_id,
+n.superseded_by"""
+"""The columns from which note_rows.Row.read makes a note."""
+_NOTES = "notes n JOIN erasable_blobs b ON b.id = n.blob_id"
+_ERASED_NOTE = "n.id, n.bytes, n.blob_id, b.data FROM notes n LEFT JOIN erasable_blobs b ON b.id = n.blob_id"
+"""The columns with which note_rows.erase_note erases a note, even a damaged one."""
+_API_KEY = "id, name, namespaces, read_only, admin, created_at"
+_KEY_LIMITS = "writes_per_day, max_bytes, max_namespaces"
+_KEY_USAGE = f"id, name, {_KEY_LIMITS}, day, writes, bytes, namespace_count"
+_ERASE_BLOB = "UPDATE erasable_blobs SET is_free = 1, data = zeroblob(size) WHERE id"
+_LAST_CHANGE = "SELECT max(id) FROM changes"
+_LAST_REFUSAL = "SELECT number FROM refusals ORDER BY change DESC, number DESC LIMIT 1"
+_AUDITED = "at >= ? AND (? IS NULL OR namespace = ?)"
+_LIST_SIZE = f"""length(CAST(i.key AS BLOB)) + 2 + coalesce(sum(CASE typeof(l.value) WHEN 'blob'
+THEN length(l.value) - {OVERHEAD} ELSE length(CAST(l.value AS BLOB)) END + 1) - 1, 0)"""
+_ITEM_SIZE = f"""length(CAST(key AS BLOB)) + CASE typeof(value) WHEN 'blob'
+THEN length(value) - {OVERHEAD} ELSE length(CAST(value AS BLOB)) END"""
+_HELD = """(SELECT namespace, 1 AS keys, bytes FROM items UNION ALL SELECT namespace, 0, bytes FROM notes) h"""
+_BLOB_IDS = "SELECT blob_id FROM notes UNION ALL SELECT blob_id FROM note_vectors"
+
+QUERIES = {
+    # ------------------------------------------------------------ namespaces
+    # PostgreSQL: FOR NO KEY UPDATE OF n, after INSERT … ON CONFLICT DO NOTHING.
+    "open_namespace": """SELECT i.version, i.bytes, i.length, i.expires_at, i.created_at,
+        n.keys, n.notes, n.bytes, n.day, n.writes, n.writes_per_day, n.max_bytes, n.version_floor, n.owner
+        FROM namespaces n LEFT JOIN items i ON i.namespace = n.namespace AND i.key = ? WHERE n.namespace = ?""",
+    "read_namespace": """SELECT keys, notes, bytes, day, writes, writes_per_day, max_bytes, version_floor, owner
+        FROM namespaces WHERE namespace = ?""",
+    "save_namespace": """INSERT INTO namespaces
+        (namespace, keys, notes, bytes, day, writes, writes_per_day, max_bytes, version_floor, owner,
+        changed_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        ON CONFLICT (namespace) DO UPDATE SET keys = excluded.keys, notes = excluded.notes, bytes = excluded.bytes,
+        day = excluded.day, writes = excluded.writes, writes_per_day = excluded.writes_per_day,
+        max_bytes = excluded.max_bytes, version_floor = excluded.version_floor, owner = excluded.owner,
+        changed_at = excluded.changed_at""",
+    "list_namespaces": "SELECT namespace FROM namespaces ORDER BY namespace",
+    "read_namespaces": """SELECT namespace, keys, notes, bytes, day, writes, writes_per_day, max_bytes, changed_at
+        FROM namespaces ORDER BY namespace""",
+    # ------------------------------------------------------------ items
+    "find_item": "SELECT version, bytes, length, expires_at, created_at FROM items WHERE namespace = ? AND key = ?",
+    "read_value": "SELECT value, expires_at FROM items WHERE namespace = ? AND key = ?",
+    "read_item": f"SELECT {_ITEM} FROM items WHERE namespace = ? AND key = ?",
+    "read_values": f"""SELECT key, value FROM items WHERE namespace = ? AND {_LIVE}
+        AND key IN ({", ".join("?" * 100)})""",
+    "list_keys": f"SELECT key FROM items WHERE {_BETWEEN} ORDER BY key LIMIT ?",
+    "page_items": f"SELECT key, bytes FROM items WHERE {_BETWEEN} ORDER BY key LIMIT ?",
+    "page_items_reversed": f"SELECT key, bytes FROM items WHERE {_BETWEEN} ORDER BY key DESC LIMIT ?",
+    "list_items": f"SELECT key, {_ITEM} FROM items WHERE {_LIVE_OF} AND key BETWEEN ? AND ? ORDER BY key",
+    "list_items_reversed": f"SELECT key, {_ITEM} FROM items WHERE {_LIVE_OF} AND key BETWEEN ? AND ? ORDER BY key DESC",
+    "sum_range": f"SELECT coalesce(sum(bytes), 0) FROM items WHERE {_BETWEEN}",
+    "read_range": f"SELECT key, value FROM items WHERE {_BETWEEN} ORDER BY key",
+    "find_items_between": """SELECT key, version, bytes, expires_at FROM items
+        WHERE namespace = ? AND key >= ? AND key < ? ORDER BY key""",
+    # An encrypted value cannot be cut, so a large one has no preview.
+    "list_entries": f"""SELECT key, length, bytes, version, updated_at, expires_at,
+        CASE typeof(value) WHEN 'text' THEN substr(value, 1, 200) WHEN 'blob' THEN iif(bytes > 4000, NULL, value) END
+        FROM items WHERE {_BETWEEN} ORDER BY key LIMIT ?""",
+    "write_item": """INSERT INTO items
+        (namespace, key, value, length, bytes, version, created_at, updated_at, expires_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+        ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value, length = excluded.length,
+        bytes = excluded.bytes, version = excluded.version, created_at = excluded.created_at,
+        updated_at = excluded.updated_at, expires_at = excluded.expires_at""",
+    "delete_item": "DELETE FROM items WHERE namespace = ? AND key = ?",
+    "sum_items": f"""SELECT count(*), coalesce(sum(bytes), 0), coalesce(max(version), 0), coalesce(sum({_LIVE}), 0)
+        FROM items WHERE namespace = ?""",
+    "delete_all_items": "DELETE FROM items WHERE namespace = ?",
+    "delete_items_between": "DELETE FROM items WHERE namespace = ? AND key >= ? AND key < ?",
+    "set_expiry": "UPDATE items SET expires_at = ? WHERE namespace = ? AND key = ?",
+    # ------------------------------------------------------------ lists
+    # One statement sees one state, so a list and its rows always belong together.
+    "read_list": """SELECT l.value, i.value, i.version, i.created_at, i.updated_at, i.expires_at, i.bytes
+        FROM items i LEFT JOIN list_items l ON l.namespace = i.namespace AND l.key = i.key
+        WHERE i.namespace = ? AND i.key = ? ORDER BY l.position""",
+    "read_tail": """SELECT l.value, i.value, i.length, i.expires_at
+        FROM items i LEFT JOIN list_items l ON l.namespace = i.namespace AND l.key = i.key
+        WHERE i.namespace = ? AND i.key = ? ORDER BY l.position DESC LIMIT ?""",
+    # The same, but no rows if they are long on average: so many would be more bytes than the fourth parameter.
+    "read_short_tail": """SELECT l.value, i.value, i.length, i.expires_at
+        FROM items i LEFT JOIN list_items l ON l.namespace = i.namespace AND l.key = i.key
+        WHERE i.namespace = ? AND i.key = ? AND i.bytes * min(?, coalesce(i.length, 1)) <= ? * coalesce(i.length, 1)
+        ORDER BY l.position DESC LIMIT ?""",
+    "read_first_rows": """SELECT position, value FROM list_items
+        WHERE namespace = ? AND key = ? AND position > ? AND position < ? ORDER BY position LIMIT ?""",
+    "read_last_rows": """SELECT position, value FROM list_items
+        WHERE namespace = ? AND key = ? AND position > ? AND position < ? ORDER BY position DESC LIMIT ?""",
+    # Lists in rows, and values that may be lists of objects; whether an encrypted value is one shows only its text.
+    "list_lists": f"""SELECT key, updated_at FROM items WHERE namespace = ? AND {_LIVE}
+        AND (updated_at < ? OR (updated_at = ? AND key > ?))
+        AND (length IS NOT NULL OR typeof(value) = 'blob' OR substr(value, 1, 2) = '[{{')
+        ORDER BY updated_at DESC, key LIMIT ?""",
+    "create_list": """INSERT INTO items (namespace, key, value, length, bytes, version, created_at, updated_at)
+        VALUES (?, ?, NULL, ?, ?, ?, ?, ?)""",
+    "resize_list": """UPDATE items SET value = NULL, length = ?, bytes = ?, version = ?, updated_at = ?
+        WHERE namespace = ? AND key = ?""",
+    "turn_into_list": "UPDATE items SET value = NULL, length = ? WHERE namespace = ? AND key = ?",
+    # Not at `length`: what was taken from the start of a list has left its positions behind.
+    "append_list_row": """INSERT INTO list_items (namespace, key, position, value) VALUES (?, ?, coalesce(
+        (SELECT max(position) + 1 FROM list_items WHERE namespace = ? AND key = ?), 0), ?)""",
+    "delete_list_rows": "DELETE FROM list_items WHERE namespace = ? AND key = ?",
+    "delete_all_list_rows": "DELETE FROM list_items WHERE namespace = ?",
+    "delete_list_rows_between": "DELETE FROM list_items WHERE namespace = ? AND key >= ? AND key < ?",
+    "find_last_position": "SELECT coalesce(max(position), -1) FROM list_items WHERE namespace = ? AND key = ?",
+    "find_first_position": "SELECT min(position) FROM list_items WHERE namespace = ? AND key = ?",
+    "read_rows_between": f"SELECT value FROM list_items WHERE {_ROWS_BETWEEN} ORDER BY position",
+    "delete_rows_between": f"DELETE FROM list_items WHERE {_ROWS_BETWEEN}",
+    # ------------------------------------------------------------ expiry
+    "sum_expired": """SELECT coalesce(sum(keys), 0), coalesce(sum(notes), 0), coalesce(sum(bytes), 0) FROM (
+        SELECT 1 AS keys, 0 AS notes, bytes FROM items WHERE +namespace = ? AND expires_at <= ?
+        UNION ALL SELECT 0, 1, bytes FROM notes WHERE +namespace = ? AND expires_at <= ?) e""",
+    "find_expired_items": "SELECT namespace, key, version, bytes, length FROM items WHERE expires_at <= ? LIMIT ?",
+    "find_expired_items_of": """SELECT key, version, bytes, length FROM items
+        WHERE +namespace = ? AND expires_at <= ?""",
+    "find_expired_notes": f"SELECT n.namespace, {_ERASED_NOTE} WHERE n.expires_at <= ? LIMIT ?",
+    "find_expired_notes_of": f"SELECT {_ERASED_NOTE} WHERE +n.namespace = ? AND n.expires_at <= ?",
+    "find_session_notes": f"SELECT n.expires_at, {_ERASED_NOTE} WHERE n.namespace = ? AND n.session = ?",
+    # ------------------------------------------------------------ changes
+    "append_change": "INSERT INTO changes (at, actor, verb, namespace, key, bytes) VALUES (?, ?, ?, ?, ?, ?)",
+    "append_refusal": f"""INSERT INTO refusals (change, number, at, actor, verb, namespace, key, code, times)
+        VALUES (coalesce(({_LAST_CHANGE}), 0), coalesce(({_LAST_REFUSAL}), 0) + 1, ?, ?, ?, ?, ?, ?, ?)""",
+    "find_last_change": _LAST_CHANGE,
+    # Two subselects: SQLite finds min and max at either end of the table, but for both in one SELECT it reads it all.
+    "find_change_bounds": f"SELECT coalesce((SELECT min(id) FROM changes), 1), coalesce(({_LAST_CHANGE}), 0)",
+    "read_changes": """SELECT id, at, actor, verb, namespace, key, bytes FROM changes
+        WHERE id > ? AND id <= ? AND namespace = ? AND (key = '' OR (key >= ? AND (? IS NULL OR key < ?)))
+        ORDER BY id LIMIT ?""",
+    "list_changed_namespaces": "SELECT DISTINCT namespace FROM changes WHERE id > ?",
+    "audit_changes": f"""SELECT id, at, actor, verb, namespace, key, bytes FROM changes
+        WHERE id > ? AND {_AUDITED} ORDER BY id LIMIT ?""",
+    "audit_refusals": f"""SELECT change, number, at, actor, verb, namespace, key, 0, code, times FROM refusals
+        WHERE (change, number) > (?, ?) AND {_AUDITED} ORDER BY change, number LIMIT ?""",
+    "find_change_from": "SELECT id, at FROM changes WHERE id >= ? ORDER BY id LIMIT 1",
+    "count_changes": """SELECT at / ? AS step, count(*), sum(bytes) FROM changes
+        WHERE id >= ? AND at >= ? AND (? IS NULL OR namespace = ?) GROUP BY step""",
+    "count_refusals": f"SELECT at / ? AS step, sum(times) FROM refusals WHERE {_AUDITED} GROUP BY step",
+    "latest_changes": f"""SELECT id, at, actor, verb, namespace, key, bytes FROM changes
+        WHERE id >= ? AND {_AUDITED} ORDER BY id DESC LIMIT ?""",
+    "latest_refusals": f"""SELECT number, at, actor, verb, namespace, key, 0, code, times FROM refusals
+        WHERE {_AUDITED} ORDER BY change DESC, number DESC LIMIT ?""",
+    "rotate_changes": f"""DELETE FROM changes WHERE id IN
+        (SELECT id FROM (SELECT id, at FROM changes ORDER BY id LIMIT ?) o
+        WHERE id < ({_LAST_CHANGE}) AND (at < ? OR id <= ({_LAST_CHANGE}) - ?)) RETURNING 1""",
+    "rotate_refusals": f"""DELETE FROM refusals WHERE (change, number) IN (SELECT change, number FROM
+        (SELECT change, number, at FROM refusals ORDER BY change, number LIMIT ?) o
+        WHERE number < ({_LAST_REFUSAL}) AND (at < ? OR number <= ({_LAST_REFUSAL}) - ?)) RETURNING 1""",
+    # ------------------------------------------------------------ idempotency keys
+    "find_idempotency_key": """SELECT used_on, sequence, verb, key, digest, result FROM idempotency_keys
+        WHERE namespace = ? AND sender = ?""",
+    "save_idempotency_key": """INSERT OR REPLACE INTO idempotency_keys
+        (namespace, sender, used_on, sequence, verb, key, digest, result) VALUES (?, ?, ?, ?, ?, ?, ?, ?)""",
+    # Without used_on, so that its index stays as it is.
+    "advance_idempotency_key": """UPDATE idempotency_keys SET sequence = ?, verb = ?, key = ?, digest = ?, result = ?
+        WHERE namespace = ? AND sender = ?""",
+    "insert_idempotency_key": """INSERT INTO idempotency_keys
+        (namespace, sender, sequence, verb, used_on, key, digest, result)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1""",
+    "list_idempotency_keys": """SELECT sender, sequence, verb, used_on, key, digest, result FROM idempotency_keys
+        WHERE namespace = ? AND sender > ? ORDER BY sender LIMIT ?""",
+    "delete_idempotency_keys": "DELETE FROM idempotency_keys WHERE namespace = ?",
+    "delete_old_idempotency_keys": """DELETE FROM idempotency_keys WHERE (namespace, sender) IN
+        (SELECT namespace, sender FROM idempotency_keys WHERE used_on < ? LIMIT ?) RETURNING 1""",
+    # ------------------------------------------------------------ api keys
+    "insert_api_key": f"""INSERT INTO api_keys ({_API_KEY}, {_KEY_LIMITS}, hash)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+    "list_api_keys": f"""SELECT {_API_KEY}, {_KEY_LIMITS}, day, writes, bytes, namespace_count FROM api_keys
+        WHERE revoked_at IS NULL ORDER BY created_at, id""",
+    "read_api_key": f"""SELECT {_API_KEY}, {_KEY_LIMITS}, day, writes, bytes, namespace_count FROM api_keys
+        WHERE id = ?""",
+    "set_key_limits": "UPDATE api_keys SET writes_per_day = ?, max_bytes = ?, max_namespaces = ? WHERE id = ?",
+    "replace_key_hash": "UPDATE api_keys SET hash = ? WHERE id = ? AND revoked_at IS NULL RETURNING id",
+    "read_key_usage": f"SELECT {_KEY_USAGE} FROM api_keys WHERE id = ?",
+    "save_key_usage": "UPDATE api_keys SET day = ?, writes = ?, bytes = ?, namespace_count = ? WHERE id = ?",
+    "recount_key_usage": """UPDATE api_keys SET
+        bytes = (SELECT coalesce(sum(n.bytes), 0) FROM namespaces n WHERE n.owner = api_keys.id),
+        namespace_count = (SELECT count(*) FROM namespaces n WHERE n.owner = api_keys.id AND n.keys + n.notes > 0)""",
+    "list_admin_keys": "SELECT id FROM api_keys WHERE admin AND revoked_at IS NULL LIMIT 2",
+    "find_any_api_key": "SELECT 1 FROM api_keys LIMIT 1",
+    "find_active_api_key": "SELECT 1 FROM api_keys WHERE revoked_at IS NULL LIMIT 1",
+    # The row of the key if it is active, and then always a row that tells whether a key was ever issued.
+    "find_api_key": """SELECT hash, id, name, namespaces, read_only, admin FROM api_keys
+        WHERE id = ? AND revoked_at IS NULL
+        UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, count(*) FROM (SELECT 1 FROM api_keys LIMIT 1) k""",
+    "revoke_api_key": "UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL RETURNING id",
+    # ------------------------------------------------------------ sign-ins
+    "find_api_key_id": "SELECT id FROM api_keys WHERE hash = ? AND revoked_at IS NULL",
+    "insert_sign_in": "INSERT INTO sign_ins (hash, api_key, expires_at) VALUES (?, ?, ?)",
+    "find_sign_in": """SELECT k.name, k.namespaces, k.read_only, k.admin, s.expires_at, k.id FROM sign_ins s
+        JOIN api_keys k ON k.id = s.api_key WHERE s.hash = ? AND s.expires_at > ? AND k.revoked_at IS NULL""",
+    "delete_sign_in": "DELETE FROM sign_ins WHERE hash = ?",
+    "delete_sign_ins_of": "DELETE FROM sign_ins WHERE api_key = ?",
+    "delete_old_sign_ins": "DELETE FROM sign_ins WHERE expires_at <= ?",
+    # ------------------------------------------------------------ requests
+    "add_requests": """INSERT INTO requests (minute, kind, count, refused, failed, total_ms, max_ms)
+        VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (minute, kind) DO UPDATE SET count = count + excluded.count,
+        refused = refused + excluded.refused, failed = failed + excluded.failed,
+        total_ms = total_ms + excluded.total_ms, max_ms = max(max_ms, excluded.max_ms)""",
+    "count_requests": """SELECT minute / ? AS step, kind, sum(count), sum(refused), sum(failed), sum(total_ms),
+        max(max_ms) FROM requests WHERE minute >= ? GROUP BY step, kind""",
+    "delete_old_requests": "DELETE FROM requests WHERE minute < ?",
+    # ------------------------------------------------------------ erasable blobs
+    "find_free_blob": """SELECT id, size FROM erasable_blobs WHERE is_free = 1 AND size BETWEEN ? AND ?
+        ORDER BY size LIMIT 1""",
+    "find_blob_size": "SELECT size FROM erasable_blobs WHERE id = ?",
+    "insert_blob": "INSERT INTO erasable_blobs (is_free, size, data) VALUES (0, ?, ?) RETURNING id",
+    "fill_blob": "UPDATE erasable_blobs SET is_free = 0, data = ? WHERE id = ?",
+    "erase_blob": f"{_ERASE_BLOB} = ?",
+    "erase_note_blobs": f"{_ERASE_BLOB} IN (SELECT blob_id FROM notes WHERE namespace = ?)",
+    "erase_vector_blobs": f"{_ERASE_BLOB} IN (SELECT blob_id FROM note_vectors WHERE namespace = ?)",
+    "rename_blobs": "ALTER TABLE erasable_blobs RENAME TO old_blobs",
+    "drop_blob_index": "DROP INDEX erasable_blobs_free",
+    "create_blobs": BLOBS,
+    "create_blob_index": FREE_BLOBS,
+    "copy_blobs": "INSERT INTO erasable_blobs SELECT * FROM old_blobs WHERE is_free = 0 ORDER BY id",
+    "drop_blobs": "DROP TABLE old_blobs",
+    # ------------------------------------------------------------ export and import
+    "read_limits": "SELECT version_floor, writes_per_day, max_bytes FROM namespaces WHERE namespace = ?",
+    "list_item_sizes": f"""SELECT key, bytes, length FROM items WHERE namespace = ? AND {_LIVE} AND key > ?
+        ORDER BY key LIMIT ?""",
+    "export_items": f"""SELECT key, length, version, created_at, updated_at, expires_at, value FROM items
+        WHERE namespace = ? AND {_LIVE} AND key BETWEEN ? AND ? ORDER BY key""",
+    "list_row_sizes": """SELECT position, length(CAST(value AS BLOB)) FROM list_items
+        WHERE namespace = ? AND key = ? AND position > ? ORDER BY position LIMIT ?""",
+    "export_list_rows": """SELECT value FROM list_items
+        WHERE namespace = ? AND key = ? AND position BETWEEN ? AND ? ORDER BY position""",
+    "list_note_sizes": f"SELECT id, bytes FROM notes WHERE namespace = ? AND {_LIVE} AND id > ? ORDER BY id LIMIT ?",
+    "export_notes": f"""SELECT {_NOTE} FROM {_NOTES} WHERE n.namespace = ? AND {_LIVE} AND n.id BETWEEN ? AND ?
+        ORDER BY n.id""",
+    "find_content": """SELECT 1 FROM items WHERE namespace = ?
+        UNION ALL SELECT 1 FROM notes WHERE namespace = ? LIMIT 1""",
+    "insert_item": """INSERT INTO items
+        (namespace, key, value, length, bytes, version, created_at, updated_at, expires_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1""",
+    "add_item_bytes": "UPDATE items SET bytes = bytes + ? WHERE namespace = ? AND key = ?",
+    # ------------------------------------------------------------ encryption of the whole store
+    "page_values": """SELECT namespace, key, value FROM items WHERE value IS NOT NULL AND (namespace, key) > (?, ?)
+        ORDER BY namespace, key LIMIT ?""",
+    "page_list_rows": """SELECT namespace, key, position, value FROM list_items
+        WHERE (namespace, key, position) > (?, ?, ?) ORDER BY namespace, key, position LIMIT ?""",
+    "page_notes": f"""SELECT n.namespace, {_NOTE} FROM {_NOTES} WHERE (n.namespace, n.id) > (?, ?)
+        ORDER BY n.namespace, n.id LIMIT ?""",
+    "page_vectors": """SELECT v.namespace, v.note, v.blob_id, b.data FROM note_vectors v
+        JOIN erasable_blobs b ON b.id = v.blob_id WHERE (v.namespace, v.note) > (?, ?)
+        ORDER BY v.namespace, v.note LIMIT ?""",
+    "replace_value": "UPDATE items SET value = ? WHERE namespace = ? AND key = ?",
+    "replace_list_row": "UPDATE list_items SET value = ? WHERE namespace = ? AND key = ? AND position = ?",
+    "move_vector": "UPDATE note_vectors SET blob_id = ? WHERE namespace = ? AND note = ?",
+    "forget_digests": "UPDATE idempotency_keys SET digest = ''",
+    "delete_key_envelope": "DELETE FROM key_envelope",
+    "insert_key_envelope": "INSERT INTO key_envelope (id, salt, ciphertext) VALUES (1, ?, ?)",
+    # ------------------------------------------------------------ consistency: each row found is a problem
+    "count_store": """SELECT count(*), coalesce(sum(keys), 0), coalesce(sum(notes), 0), coalesce(sum(bytes), 0)
+        FROM namespaces""",
+    "check_usage": f"""SELECT n.namespace, n.keys, n.bytes, coalesce(sum(h.keys), 0), coalesce(sum(h.bytes), 0)
+        FROM namespaces n LEFT JOIN {_HELD} ON h.namespace = n.namespace GROUP BY n.namespace, n.keys, n.bytes
+        HAVING n.keys <> coalesce(sum(h.keys), 0) OR n.bytes <> coalesce(sum(h.bytes), 0)""",
+    "check_note_count": """SELECT n.namespace, n.notes, count(h.id) FROM namespaces n
+        LEFT JOIN notes h ON h.namespace = n.namespace
+        GROUP BY n.namespace, n.notes HAVING n.notes <> count(h.id)""",
+    "check_key_usage": """SELECT k.id, k.bytes, k.namespace_count, coalesce(sum(n.bytes), 0), count(n.namespace)
+        FROM api_keys k LEFT JOIN namespaces n ON n.owner = k.id AND n.keys + n.notes > 0
+        GROUP BY k.id, k.bytes, k.namespace_count
+        HAVING k.bytes <> coalesce(sum(n.bytes), 0) OR k.namespace_count <> count(n.namespace)""",
+    "check_note_namespaces": """SELECT h.namespace, h.id FROM notes h
+        LEFT JOIN namespaces n ON n.namespace = h.namespace WHERE n.namespace IS NULL""",
+    "check_words": """SELECT w.namespace, w.note, count(*) FROM note_words w
+        LEFT JOIN notes n ON n.namespace = w.namespace AND n.id = w.note
+        WHERE n.id IS NULL GROUP BY w.namespace, w.note""",
+    "check_vectors": """SELECT v.namespace, v.note FROM note_vectors v
+        LEFT JOIN notes n ON n.namespace = v.namespace AND n.id = v.note WHERE n.id IS NULL""",
+    "check_note_blobs": """SELECT n.namespace, n.id FROM notes n
+        LEFT JOIN erasable_blobs b ON b.id = n.blob_id AND b.is_free = 0 WHERE b.id IS NULL""",
+    "check_vector_blobs": """SELECT v.namespace, v.note FROM note_vectors v
+        LEFT JOIN erasable_blobs b ON b.id = v.blob_id AND b.is_free = 0 WHERE b.id IS NULL""",
+    "check_shared_blobs": f"SELECT blob_id, count(*) FROM ({_BLOB_IDS}) GROUP BY blob_id HAVING count(*) > 1",
+    "check_unused_blobs": f"SELECT id FROM erasable_blobs WHERE is_free = 0 AND id NOT IN ({_BLOB_IDS})",
+    "check_free_blobs": "SELECT id FROM erasable_blobs WHERE is_free = 1 AND data <> zeroblob(size)",
+    "check_blob_sizes": "SELECT id FROM erasable_blobs WHERE length(data) <> size",
+    "check_item_namespaces": """SELECT i.namespace, i.key FROM items i
+        LEFT JOIN namespaces n ON n.namespace = i.namespace WHERE n.namespace IS NULL""",
+    "check_lists": f"""SELECT i.namespace, i.key, i.length, count(l.position), i.bytes, {_LIST_SIZE}
+        FROM items i LEFT JOIN list_items l ON l.namespace = i.namespace AND l.key = i.key
+        WHERE i.length IS NOT NULL GROUP BY i.namespace, i.key, i.length, i.bytes
+        HAVING i.length <> count(l.position) OR i.bytes <> {_LIST_SIZE}""",
+    "check_positions": """SELECT namespace, key, count(*), min(position), max(position) FROM list_items
+        GROUP BY namespace, key HAVING max(position) - min(position) + 1 <> count(*)""",
+    "check_items": f"""SELECT namespace, key, bytes, {_ITEM_SIZE} FROM items
+        WHERE value IS NOT NULL AND bytes <> {_ITEM_SIZE}""",
+    "check_list_rows": """SELECT l.namespace, l.key, count(*) FROM list_items l
+        LEFT JOIN items i ON i.namespace = l.namespace AND i.key = l.key AND i.length IS NOT NULL
+        WHERE i.key IS NULL GROUP BY l.namespace, l.key""",
+    "page_digests": f"""SELECT n.namespace, n.id, n.digest, {_NOTE} FROM {_NOTES}
+        WHERE b.is_free = 0 AND (n.namespace, n.id) > (?, ?) ORDER BY n.namespace, n.id LIMIT ?""",
+}  # fmt: skip
+"""The SQL text of each query, by its name."""

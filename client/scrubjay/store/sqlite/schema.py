@@ -1,0 +1,216 @@
+"""The tables of a SQLite file.
+
+Every primary key of what users store starts with the namespace, so that the same schema can be sharded by it.
+WITHOUT ROWID keeps a row in its primary key's tree: one lookup to read, one page to write.
+"""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x5C4A4159
+"""Marks a SQLite file as Scrubjay's, so that no other program's database is ever migrated by mistake."""
+
+BLOBS = """CREATE TABLE erasable_blobs (
+    id INTEGER PRIMARY KEY,
+    is_free INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    data BLOB NOT NULL
+)"""
+FREE_BLOBS = "CREATE INDEX erasable_blobs_free ON erasable_blobs (size) WHERE is_free = 1"
+
+_FIRST = (
+    # Usage and limits. A NULL limit means the store's default.
+    # version_floor is the highest version ever deleted: a key that is set again starts above it,
+    # so that a version that a client has read never belongs to another value.
+    """CREATE TABLE namespaces (
+        namespace TEXT NOT NULL PRIMARY KEY,
+        keys INTEGER NOT NULL,
+        notes INTEGER NOT NULL,
+        bytes INTEGER NOT NULL,
+        day INTEGER NOT NULL,
+        writes INTEGER NOT NULL,
+        writes_per_day INTEGER,
+        max_bytes INTEGER,
+        version_floor INTEGER NOT NULL
+    ) WITHOUT ROWID""",
+    # value is JSON text, encrypted or not; NULL for a list in rows, of which list_items has `length`.
+    # bytes is the size of key and JSON text, in whichever of the two forms it is stored.
+    """CREATE TABLE items (
+        namespace TEXT NOT NULL,
+        key TEXT NOT NULL,
+        value TEXT,
+        length INTEGER,
+        bytes INTEGER NOT NULL,
+        version INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL,
+        expires_at INTEGER,
+        PRIMARY KEY (namespace, key),
+        CHECK ((value IS NULL) <> (length IS NULL))
+    ) WITHOUT ROWID""",
+    "CREATE INDEX items_expiry ON items (expires_at) WHERE expires_at IS NOT NULL",
+    """CREATE TABLE list_items (
+        namespace TEXT NOT NULL,
+        key TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        value TEXT NOT NULL,
+        PRIMARY KEY (namespace, key, position)
+    ) WITHOUT ROWID""",
+    # The last idempotency key of each sender, the call it was used for, and its result.
+    # used_on is a day, so that its index changes once a day and not with each write.
+    """CREATE TABLE idempotency_keys (
+        namespace TEXT NOT NULL,
+        sender TEXT NOT NULL,
+        sequence INTEGER NOT NULL,
+        verb TEXT NOT NULL,
+        key TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        result TEXT NOT NULL,
+        used_on INTEGER NOT NULL,
+        PRIMARY KEY (namespace, sender)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX idempotency_keys_age ON idempotency_keys (used_on)",
+    # Only the hash of a key is stored; the id is part of the key. A revoked key keeps its row: a file that once had
+    # keys never again gives access without one.
+    """CREATE TABLE api_keys (
+        id TEXT NOT NULL PRIMARY KEY,
+        name TEXT NOT NULL,
+        hash TEXT NOT NULL,
+        namespaces TEXT NOT NULL,
+        read_only INTEGER NOT NULL,
+        admin INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        revoked_at INTEGER
+    ) WITHOUT ROWID""",
+    # What must not outlive its erasure: rows that never move, are never deleted and never change their size.
+    BLOBS,
+    FREE_BLOBS,
+    # All text of a note is in its blob; here are the hashes by which it is found.
+    # speaker is a JSON list of hashes, tags are hashes between commas. digest is that of the content.
+    """CREATE TABLE notes (
+        namespace TEXT NOT NULL,
+        id INTEGER NOT NULL,
+        blob_id INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        type INTEGER,
+        session INTEGER,
+        speaker TEXT,
+        tags TEXT NOT NULL,
+        asks INTEGER NOT NULL,
+        is_change INTEGER NOT NULL,
+        pinned INTEGER NOT NULL,
+        times INTEGER NOT NULL,
+        bytes INTEGER NOT NULL,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL,
+        expires_at INTEGER,
+        PRIMARY KEY (namespace, id)
+    ) WITHOUT ROWID""",
+    "CREATE UNIQUE INDEX notes_content ON notes (namespace, digest)",
+    "CREATE INDEX notes_session ON notes (namespace, session, id)",
+    "CREATE INDEX notes_expiry ON notes (expires_at) WHERE expires_at IS NOT NULL",
+    # The index of words. Not FTS5: its deletes leave the text in older segments until they merge
+    # (secure-delete came with SQLite 3.42), and one index over all namespaces would let each
+    # pay for, and count the words of, all others.
+    """CREATE TABLE note_words (
+        namespace TEXT NOT NULL,
+        word INTEGER NOT NULL,
+        note INTEGER NOT NULL,
+        count INTEGER NOT NULL,
+        length INTEGER NOT NULL,
+        PRIMARY KEY (namespace, word, note)
+    ) WITHOUT ROWID""",
+    # The embedding of a note by a model, as float16, in a blob. mark grows with each vector of
+    # a namespace, so that a cache of vectors knows which ones are new.
+    """CREATE TABLE note_vectors (
+        namespace TEXT NOT NULL,
+        note INTEGER NOT NULL,
+        model TEXT NOT NULL,
+        blob_id INTEGER NOT NULL,
+        mark INTEGER NOT NULL,
+        PRIMARY KEY (namespace, note)
+    ) WITHOUT ROWID""",
+    # A rowid table grows at its end, which is the cheapest insert there is. Its last row is never
+    # deleted, so that no id is used twice.
+    """CREATE TABLE changes (
+        id INTEGER PRIMARY KEY,
+        at INTEGER NOT NULL,
+        actor TEXT NOT NULL,
+        verb TEXT NOT NULL,
+        namespace TEXT NOT NULL,
+        key TEXT NOT NULL,
+        bytes INTEGER NOT NULL
+    )""",
+    # Refused calls. change is the id of the last change before the refusal; number grows by one with each.
+    # code is that of the error, times how often it happened in that second.
+    """CREATE TABLE refusals (
+        change INTEGER NOT NULL,
+        number INTEGER NOT NULL,
+        at INTEGER NOT NULL,
+        actor TEXT NOT NULL,
+        verb TEXT NOT NULL,
+        namespace TEXT NOT NULL,
+        key TEXT NOT NULL,
+        code TEXT NOT NULL,
+        times INTEGER NOT NULL,
+        PRIMARY KEY (change, number)
+    ) WITHOUT ROWID""",
+    # One row, or none when nothing is encrypted: the file's keys, which only the secret decrypts.
+    """CREATE TABLE key_envelope (
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        salt BLOB NOT NULL,
+        ciphertext BLOB NOT NULL
+    )""",
+)
+
+_OVERVIEW = (
+    # Milliseconds since 1970 of the last change; 0 for a namespace that has not changed since this column exists.
+    "ALTER TABLE namespaces ADD COLUMN changed_at INTEGER NOT NULL DEFAULT 0",
+    # Browsers that are signed in. Only the hash of a token is stored.
+    """CREATE TABLE sign_ins (
+        hash TEXT NOT NULL PRIMARY KEY,
+        api_key TEXT NOT NULL,
+        expires_at INTEGER NOT NULL
+    ) WITHOUT ROWID""",
+    # Requests of each minute, by kind. Each server process adds its own once a minute.
+    """CREATE TABLE requests (
+        minute INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        count INTEGER NOT NULL,
+        refused INTEGER NOT NULL,
+        failed INTEGER NOT NULL,
+        total_ms REAL NOT NULL,
+        max_ms REAL NOT NULL,
+        PRIMARY KEY (minute, kind)
+    ) WITHOUT ROWID""",
+)
+
+# The id of the note that replaced it; NULL for a note that is recalled.
+_SUPERSEDED = ("ALTER TABLE notes ADD COLUMN superseded_by INTEGER",)
+
+_KEY_QUOTAS = (
+    # The api key that wrote into the namespace while it was empty: its bytes count for this key. Empty for none.
+    "ALTER TABLE namespaces ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
+    # Limits of a key, NULL for the server's default, and what it has used: writes on a day, bytes and number of the
+    # namespaces that it owns and that hold something.
+    *(
+        f"ALTER TABLE api_keys ADD COLUMN {limit} INTEGER"
+        for limit in ("writes_per_day", "max_bytes", "max_namespaces")
+    ),
+    *(
+        f"ALTER TABLE api_keys ADD COLUMN {counter} INTEGER NOT NULL DEFAULT 0"
+        for counter in ("day", "writes", "bytes", "namespace_count")
+    ),
+)
+
+_VECTOR_VERSIONS = (
+    # How many vectors of the namespace were ever stored, and how many were removed or replaced: a cache of vectors sees
+    # from these two numbers whether it is current, and reads those with a greater mark.
+    "ALTER TABLE namespaces ADD COLUMN vectors_stored INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE namespaces ADD COLUMN vectors_removed INTEGER NOT NULL DEFAULT 0",
+    "CREATE INDEX note_vectors_mark ON note_vectors (namespace, mark)",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _OVERVIEW, _SUPERSEDED, _KEY_QUOTAS, _VECTOR_VERSIONS)
+"""Append only from the first release on: the version of a file is how many of them were applied to it."""
+
+VERSION = len(MIGRATIONS)

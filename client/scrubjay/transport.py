@@ -1,0 +1,319 @@
+"""The HTTP transport: one request and its response, over a pool of connections, to a server, a proxy or a socket file.
+
+A call to a server on the same machine takes some 200 µs. `http.client` reads the response; the request is written as
+one block, because `http.client` sends headers and body as two packets.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import io
+import os
+import re
+import select
+import socket
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any, BinaryIO, NamedTuple, Protocol
+from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from scrubjay.errors import InvalidInput, repr_short
+from scrubjay.fork_safety import ForkSafe
+from scrubjay.validation import check_seconds
+
+STREAM_SECONDS = 600.0
+"""Seconds that a server may be silent during an export, import, backup or erase: it may check a file of gigabytes."""
+MIN_BYTES_PER_SECOND = 10_000
+"""A response must arrive within the timeout, plus its size at this rate: slower than any usable network, but a server
+that sends a byte a second cannot hold the caller."""
+SOCKET_SCHEME = "unix:"
+"""The URL of a server that listens on a socket file: unix:/path/of/the/file."""
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Hosts that are never reached through a proxy: to the proxy these names mean itself."""
+
+
+class Response(NamedTuple):
+    """A response that was read as a whole."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in lower case."""
+    data: bytes
+
+
+class ResponseLost(OSError):
+    """The request was sent, but no complete response arrived: it may have been carried out or not."""
+
+
+class StreamedResponse(Protocol):
+    """A response whose body is read in pieces; the caller closes it."""
+
+    status: int
+    headers: Any
+
+    def read(self, amt: int | None = None, /) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """Carries requests to one server; safe to share between threads."""
+
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
+        """Send a request and read its response. Raises ResponseLost, or another OSError if nothing was sent."""
+
+    def stream(self, method: str, path: str, body: BinaryIO | None, headers: Mapping[str, str]) -> StreamedResponse:
+        """The same for bodies that are larger than memory."""
+
+    def close(self) -> None: ...
+
+
+def open_transport(url: str, timeout: float) -> Transport:
+    """The transport for a URL; the timeout is in seconds."""
+    check_seconds("timeout", timeout)
+    if url.startswith(SOCKET_SCHEME):
+        return PooledTransport(urlsplit("http://localhost"), timeout, socket_path=_socket_path(url))
+    parts = _split(url)
+    return PooledTransport(parts, timeout, proxy=_proxy_of(parts))
+
+
+def is_server(location: str) -> bool:
+    """Whether a location is the URL of a server, and not the path of a file."""
+    return location.startswith(("http://", "https://", SOCKET_SCHEME))
+
+
+def _proxy_of(parts: SplitResult) -> SplitResult | None:
+    """The proxy that the environment names for a server, if any."""
+    host, proxies = parts.hostname or "", getproxies()
+    url = proxies.get(parts.scheme) or proxies.get("all")
+    if not url or host in _LOOPBACK or proxy_bypass(host):
+        return None
+    proxy = urlsplit(url if "://" in url else f"http://{url}")
+    if proxy.scheme != "http" or not proxy.hostname:
+        raise InvalidInput(
+            f"the proxy {repr_short(f'{proxy.scheme}://{proxy.hostname}')} is not an http:// proxy; name the server in"
+            " NO_PROXY, or set another proxy"
+        )
+    return proxy
+
+
+def _socket_path(url: str) -> str:
+    path = url.removeprefix(SOCKET_SCHEME)
+    if not path.startswith("/"):
+        raise InvalidInput(f"the url {repr_short(url)} has no absolute path; write it as unix:/run/scrubjay.sock")
+    return path
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        parts.netloc.encode("idna")
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:  # unclosed brackets, a port that is not a number, an invalid host name
+        pass
+    raise InvalidInput(
+        f"the url {repr_short(_without_credentials(url))} is not the URL of a server; write it as http://127.0.0.1:8787"
+    )
+
+
+def _without_credentials(url: str) -> str:
+    """A URL that is not valid, without what may be a password."""
+    return re.sub(r"(?<=//)[^/]*@|^[^/@]*@", "", url)
+
+
+def split_credentials(url: str) -> tuple[str, str | None]:
+    """The URL as it may be shown and stored, and the user name and password in it, if any."""
+    if url.startswith(SOCKET_SCHEME):
+        return url, None
+    parts = _split(url)
+    credentials, at, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=host).geturl().rstrip("/"), credentials if at else None
+
+
+def _basic(parts: SplitResult) -> str:
+    """The header of Basic authentication for the user name and password in a URL."""
+    credentials = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    return f"Basic {base64.b64encode(credentials.encode()).decode()}"
+
+
+class _Reader(io.RawIOBase):
+    """The receiving end of a socket with a deadline for the whole response."""
+
+    def __init__(self, source: socket.socket, timeout: float) -> None:
+        self._socket = source
+        self._deadline = time.monotonic() + timeout
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out: the response arrived too slowly")
+        self._socket.settimeout(left)
+        received = self._socket.recv_into(buffer)
+        self._deadline += received / MIN_BYTES_PER_SECOND
+        return received
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """What HTTPResponse asks of a socket."""
+        return io.BufferedReader(self, 65_536)
+
+
+class PooledTransport(ForkSafe):
+    """A pool of kept-alive connections; the one that was used last is used first."""
+
+    def __init__(
+        self,
+        parts: SplitResult,
+        timeout: float,
+        *,
+        proxy: SplitResult | None = None,
+        socket_path: str | None = None,
+    ) -> None:
+        self._parts = parts
+        self._timeout = timeout
+        self._proxy = proxy
+        self._socket_path = socket_path
+        self._host = parts.netloc.rpartition("@")[2].encode("idna").decode()
+        self._root = quote(parts.path.rstrip("/"), safe="/%")
+        self._headers = {} if parts.username is None else {"Authorization": _basic(parts)}
+        if proxy and parts.scheme == "http":  # a proxy is told the whole URL; https goes through a tunnel
+            self._root = f"http://{self._host}{self._root}"
+            self._headers |= self._proxy_headers
+        self._idle: list[socket.socket] = []
+        weakref.finalize(self, _close_all, self._idle)
+        self.register_at_fork()
+
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
+        lines = [f"{method} {self._root}{path} HTTP/1.1", f"Host: {self._host}", f"Content-Length: {len(body)}"]
+        lines += [f"{name}: {value}" for name, value in {**self._headers, **headers}.items()]
+        request = "\r\n".join([*lines, "\r\n"]).encode("latin-1") + body
+        connection = self._take()
+        try:
+            connection.settimeout(self._timeout)
+            connection.sendall(request)
+            response = http.client.HTTPResponse(_Reader(connection, self._timeout), method=method)  # type: ignore[arg-type]
+            response.begin()
+            data = response.read()
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, OSError | http.client.HTTPException):
+                raise ResponseLost(_reason(error)) from error
+            raise
+        if response.will_close:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        return Response(response.status, {name.lower(): value for name, value in response.getheaders()}, data)
+
+    def stream(self, method: str, path: str, body: BinaryIO | None, headers: Mapping[str, str]) -> StreamedResponse:
+        opened = self._connection()
+        opened.connect()
+        opened.sock.settimeout(STREAM_SECONDS)
+        try:
+            extra = {"Content-Length": str(_size(body)), "Connection": "close"}
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused halfway: the response says why
+                opened.request(method, self._root + path, body, {**self._headers, **headers, **extra})
+            response = opened.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            opened.close()
+            raise ResponseLost(_reason(error)) from error
+        if opened.sock:  # the response holds it open until it is closed
+            opened.sock.close()
+        return response
+
+    def close(self) -> None:
+        _close_all(self._idle)
+
+    def reset(self) -> None:
+        """The parent goes on using its sockets; a forked child closes its copies."""
+        _close_all(self._idle)
+
+    def _take(self) -> socket.socket:
+        with contextlib.suppress(IndexError):
+            while True:
+                connection = self._idle.pop()
+                if not _is_readable(connection):
+                    return connection
+                connection.close()
+        opened = self._connection()
+        opened.connect()
+        if not self._socket_path:
+            opened.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made: socket.socket = opened.sock
+        return made
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._socket_path:
+            return _SocketConnection(self._socket_path, self._timeout)
+        host, port = self._parts.hostname or "", self._parts.port
+        proxy = self._proxy
+        if self._parts.scheme == "http":
+            if proxy:
+                host, port = proxy.hostname or "", proxy.port
+            return http.client.HTTPConnection(host, port, timeout=self._timeout)
+        if not proxy:
+            return http.client.HTTPSConnection(host, port, timeout=self._timeout, context=_tls_context())
+        tunnel = http.client.HTTPSConnection(
+            proxy.hostname or "", proxy.port or 80, timeout=self._timeout, context=_tls_context()
+        )
+        tunnel.set_tunnel(host, port, self._proxy_headers)
+        return tunnel
+
+    @property
+    def _proxy_headers(self) -> dict[str, str]:
+        return {"Proxy-Authorization": _basic(self._proxy)} if self._proxy and self._proxy.username is not None else {}
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    """A connection to a socket file."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        try:
+            self.sock.connect(self._path)
+        except OSError:
+            self.sock.close()
+            raise
+
+
+def _tls_context() -> Any:
+    import ssl  # noqa: PLC0415 - only for https
+
+    from requests.utils import DEFAULT_CA_BUNDLE_PATH  # noqa: PLC0415 - the authorities that requests trusts
+
+    return ssl.create_default_context(cafile=os.environ.get("REQUESTS_CA_BUNDLE") or DEFAULT_CA_BUNDLE_PATH)
+
+
+def _is_readable(idle: socket.socket) -> bool:
+    """True when the server has closed the connection: an idle one has nothing to read but its end."""
+    if not hasattr(select, "poll"):  # Windows, whose select() takes any socket
+        return bool(select.select([idle], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(idle, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
+        return f"the response is not HTTP or was cut off ({type(error).__name__}: {error})"
+    return str(error) or type(error).__name__
+
+
+def _close_all(connections: list[socket.socket]) -> None:
+    while connections:
+        connections.pop().close()
+
+
+def _size(file: BinaryIO | None) -> int:
+    return 0 if file is None else os.fstat(file.fileno()).st_size - file.tell()

@@ -1,0 +1,73 @@
+// Activity over time: charts, and the latest changes and refusals.
+
+import { at, get } from "./api.js";
+import { ago, count, h, label, plural, size } from "./dom.js";
+import { chart } from "./chart.js";
+import { empty, load, wideTable } from "./ui.js";
+import { placeOf } from "./namespace.js";
+
+const PERIODS = { hour: ["Last hour", 60, 60], day: ["Last day", 1440, 48], week: ["Last week", 10080, 56], month: ["Last 30 days", 43200, 30] };
+const REFRESH_MS = 10_000;
+
+export function activityView({ query, signal }) {
+  return [h("h1", {}, "Activity"), body("/v1/activity", "#/activity", query, signal, serverCharts, true)];
+}
+
+export function namespaceActivityView({ namespace, query, signal }) {
+  return body(at(namespace, "activity"), placeOf(namespace, "activity"), query, signal, namespaceCharts, false);
+}
+
+function body(path, place, query, signal, charts, isServer) {
+  const period = query.get("period") in PERIODS ? query.get("period") : "day";
+  const [, minutes, points] = PERIODS[period];
+  const shown = h("div.stack", {});
+  const draw = () => load(shown, async () => {
+    const found = await get(path, { minutes, points }, { signal });
+    return [h("div.charts", {}, charts(found.points).map((each) => h("section.panel.pad", {}, each))), recent(found.recent, isServer)];
+  });
+  draw();
+  const timer = setInterval(() => { if (!document.hidden) draw(); }, REFRESH_MS);
+  signal.addEventListener("abort", () => clearInterval(timer));
+  return h("div.stack", {}, h("nav.row", { "aria-label": "Period" }, Object.entries(PERIODS).map(([name, [title]]) =>
+    h("a.button", { href: `${place}?period=${name}`, "aria-current": name === period && "true" }, title))), shown);
+}
+
+function serverCharts(points) {
+  const recalls = points.reduce((sum, point) => sum + point.recalls, 0);
+  const total = points.reduce((sum, point) => sum + (point.recall_ms ?? 0) * point.recalls, 0);
+  const milliseconds = (number) => `${number < 10 ? number.toFixed(1) : Math.round(number)} ms`;
+  return [
+    chart("Requests", points, (point) => point.requests),
+    chart("Writes", points, (point) => point.writes),
+    chart("Refused", points, (point) => point.refused, { isBad: true }),
+    chart("Bytes changed", points, (point) => point.bytes, { format: size }),
+    chart("Recalls", points, (point) => point.recalls),
+    chart("Recall time", points, (point) => point.max_recall_ms, { format: milliseconds, total: recalls ? `${milliseconds(total / recalls)} on average` : "no recalls" }),
+  ];
+}
+
+function namespaceCharts(points) {
+  return [
+    chart("Changes", points, (point) => point.changes),
+    chart("Bytes changed", points, (point) => point.bytes, { format: size }),
+    chart("Refused", points, (point) => point.refused, { isBad: true }),
+  ];
+}
+
+function recent(changes, isServer) {
+  if (!changes.length) return h("section.panel", {}, empty("Nothing has changed in this period", "Choose a longer one above."));
+  return h("section.panel", { "aria-label": "Recent changes" },
+    h("header", {}, h("h2.grow", {}, "Recent changes"), h("span.soft.small", {}, `the latest ${plural(changes.length, "entry", "entries")}`)),
+    wideTable("Table of recent changes", h("table", {},
+      h("thead", {}, h("tr", {}, ["What", isServer && "Namespace", "Key", "By", "Size", "When"].filter(Boolean).map((title) =>
+        h(title === "Size" || title === "When" ? "th.number" : "th", { scope: "col", class: title === "Size" && "number wide-only" }, title)))),
+      h("tbody", {}, changes.map((change) => row(change, isServer))))));
+}
+
+function row(change, isServer) {
+  return h("tr", {},
+    h("td", {}, change.refusal ? h("span.tag.bad", { title: change.refusal }, `${change.verb} refused${change.times > 1 ? ` ×${count(change.times)}` : ""}`) : h("span.tag", {}, change.verb)),
+    isServer && h("td", {}, change.namespace ? h("a", { href: placeOf(change.namespace, "activity") }, label(change.namespace, 40)) : h("span.soft", {}, "–")),
+    h("td", {}, label(change.key, 50)), h("td", {}, label(change.who, 40)),
+    h("td.number.soft.wide-only", {}, change.bytes ? size(change.bytes) : ""), h("td.number.soft", {}, ago(change.at)));
+}

@@ -1,0 +1,75 @@
+// Requests to /v1. The cookie of the sign-in goes with them by itself.
+
+/** An error that the server answered, with its status and code. */
+export class ApiError extends Error {
+  constructor(status, code, detail) {
+    super(detail);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+/** A path below a namespace, with every part encoded: at("my ns", "items", key). */
+export function at(namespace, ...parts) {
+  return ["/v1/namespaces", namespace, ...parts].map((part, i) => (i ? encodeURIComponent(part) : part)).join("/");
+}
+
+/** A path with a query; empty values are left out. */
+export function withQuery(path, query) {
+  const pairs = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== false);
+  const text = new URLSearchParams(pairs.flatMap(([name, value]) => [value].flat().map((each) => [name, each]))).toString();
+  return text ? `${path}?${text}` : path;
+}
+
+/**
+ * Send a request and return its JSON; null without a body. `text` is a body that is JSON text already.
+ * With `exact`, numbers that JavaScript would change stay as they were written: for values that are shown or edited.
+ */
+export async function send(method, path, { body, text, headers = {}, signal, exact = false } = {}) {
+  const response = await fetch(path, {
+    method, signal, headers: { Accept: "application/json", ...headers },
+    body: text ?? (body === undefined ? undefined : JSON.stringify(body)),
+  }).catch((error) => {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "unreachable", "The server does not answer. Is it still running?");
+  });
+  const answer = await response.text();
+  if (response.ok) return answer ? (exact ? parseExactly(answer) : JSON.parse(answer)) : null;
+  let fault = {};
+  try { fault = JSON.parse(answer); } catch { /* not from the service: a proxy, say */ }
+  if (response.status === 401) document.dispatchEvent(new Event("signed-out"));
+  throw new ApiError(response.status, fault.code ?? "http_error", fault.detail ?? `The server answered ${response.status}.`);
+}
+
+export const get = (path, query = {}, options = {}) => send("GET", withQuery(path, query), options);
+
+function parseExactly(text) {
+  return JSON.parse(text, (_name, value, context) => {
+    if (typeof value !== "number" || !context?.source || String(value) === context.source || !JSON.rawJSON) return value;
+    return JSON.rawJSON(context.source);
+  });
+}
+
+/**
+ * Watch a namespace: calls `changed` with each change. Returns a function that stops.
+ * A hidden page does not watch: browsers open only six connections to a server, for all tabs together.
+ */
+export function watch(namespace, changed, state = () => {}) {
+  let source = null, cursor = "";
+  const close = () => { source?.close(); source = null; state(false); };
+  const open = () => {
+    source = new EventSource(withQuery(at(namespace, "changes"), { after: cursor }));
+    source.onopen = () => state(true);
+    source.onmessage = (event) => { cursor = event.lastEventId; changed(JSON.parse(event.data)); };
+    source.onerror = () => {
+      state(false);
+      if (source?.readyState !== EventSource.CLOSED) return; // it connects again by itself
+      cursor = "";
+      get("/v1/sign-in").catch(() => {}); // shows the form if the key was revoked
+    };
+  };
+  const turn = () => (document.hidden ? close() : source ?? open());
+  document.addEventListener("visibilitychange", turn);
+  turn();
+  return () => { document.removeEventListener("visibilitychange", turn); close(); };
+}

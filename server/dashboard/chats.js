@@ -1,0 +1,217 @@
+// Conversations: the lists of messages of a namespace, read as chats, live.
+
+import { at, get, send } from "./api.js";
+import { ago, clock, cut, dayOf, fill, h, label, longText, plural, visible } from "./dom.js";
+import { attempt, button, confirmDeletion, download, empty, load, python, searchBox, toast } from "./ui.js";
+import { placeOf } from "./namespace.js";
+
+const PAGE = 60;
+
+export function chatsView(context) {
+  const { key, listen } = context;
+  const list = h("section.panel", { "aria-label": "Conversations" });
+  const open = key === null ? null : h("section.panel.chat", { "aria-label": "Chat" });
+  const chat = open && new Chat(open, context);
+  const draw = () => load(list, () => drawSessions(context));
+  draw();
+  if (chat) load(open, () => chat.start());
+  let timer = 0;
+  listen((change) => {
+    clearTimeout(timer);
+    timer = setTimeout(draw, 300);
+    if (chat && change.key === key) attempt(() => chat.grow());
+  }, (isLive) => chat?.showLive(isLive));
+  return h(open ? "div.split.open" : "div.split", {}, list, open);
+}
+
+async function drawSessions({ namespace, key, signal }) {
+  const found = await get(at(namespace, "conversations"), { limit: 100 }, { signal });
+  if (!found.conversations.length) return noChats(namespace);
+  return h("ul.list", {}, found.conversations.map((each) => h("li", {}, h("a", {
+    href: placeOf(namespace, "chats", each.key), "aria-current": each.key === key && "true",
+  },
+  h("div.row", {}, h("span.name.grow", {}, label(each.session, 60)), h("span.soft.small", {}, ago(each.updated_at))),
+  h("span.preview", {}, cut(visible(each.preview), 160) || "–"),
+  h("div.row.small.soft", {}, plural(each.messages, "message"), h("span", {}, label(each.participants.join(", "), 80)))))));
+}
+
+function noChats(namespace) {
+  return empty("No conversations yet", "An AutoGen agent that is stored here shows its chats, and so does every list of messages:",
+    python(namespace, 'memory.append("chat", {"role": "user", "content": "Hi"})'));
+}
+
+/** One conversation, from its end. */
+class Chat {
+  constructor(place, { namespace, key, who, signal }) {
+    Object.assign(this, { place, namespace, key, who, signal, messages: [], search: "", isGrowing: null });
+    this.path = at(namespace, "conversations", key);
+    this.log = h("div.messages", { role: "log", tabindex: "0", "aria-label": "Messages" });
+    this.live = h("span.tag.live", { hidden: true }, "live");
+  }
+
+  async start() {
+    const { conversations } = await get(at(this.namespace, "conversations"), { limit: 100 }, { signal: this.signal });
+    this.session = conversations.find((each) => each.key === this.key)?.session ?? this.key;
+    await this.open();
+    requestAnimationFrame(() => { this.log.scrollTop = this.log.scrollHeight; });
+    return [this.header(), this.log];
+  }
+
+  async open() {
+    this.messages = await this.page({});
+    this.hasEarlier = this.messages.length === PAGE;
+    this.draw();
+  }
+
+  async page(query) {
+    return (await get(this.path, { limit: PAGE, search: this.search, ...query }, { signal: this.signal })).messages;
+  }
+
+  /** Load what was added; several changes at once are loaded once. */
+  async grow() {
+    if (this.search || this.isGrowing) { this.hasMore = true; return; }
+    this.isGrowing = true;
+    try {
+      do {
+        this.hasMore = false;
+        const last = this.messages.at(-1)?.position;
+        const added = await this.page(last === undefined ? {} : { after: last });
+        const isAtEnd = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 80;
+        this.messages.push(...added);
+        this.draw(added.length);
+        if (isAtEnd) this.log.scrollTop = this.log.scrollHeight;
+        this.hasMore ||= added.length === PAGE;
+      } while (this.hasMore);
+    } finally {
+      this.isGrowing = false;
+    }
+  }
+
+  showLive(isLive) {
+    this.live.hidden = !isLive;
+  }
+
+  header() {
+    const search = searchBox("Search this chat", "", (text) => attempt(async () => {
+      this.search = text;
+      await this.open();
+      this.log.scrollTop = this.log.scrollHeight;
+    }));
+    return h("header", {},
+      h("h2.grow", {}, label(this.session, 60), " ", this.live), search,
+      button("Markdown", () => this.export("md"), { kind: "plain", title: "Save the whole session as Markdown" }),
+      button("JSON", () => this.export("json"), { kind: "plain", title: "Save the whole session as JSON" }),
+      !this.who.read_only && button("Erase", () => this.erase(), { kind: "plain danger" }),
+      h("a.button", { href: placeOf(this.namespace, "chats"), "aria-label": "Close the chat" }, "Close"));
+  }
+
+  draw(fresh = 0) {
+    const earlier = this.hasEarlier && button("Earlier messages", async () => {
+      const before = this.log.scrollHeight;
+      const page = await this.page({ before: this.messages[0].position });
+      this.messages.unshift(...page);
+      this.hasEarlier = page.length === PAGE;
+      this.draw();
+      this.log.scrollTop = this.log.scrollHeight - before;
+    });
+    fill(this.log, earlier, this.messages.length ? bubbles(this.messages, this.search, fresh)
+      : h("p.soft", {}, this.search ? "No message contains this." : "No messages."));
+  }
+
+  /** All messages, from the first. */
+  async all() {
+    let all = [], page = [];
+    do {
+      page = (await get(this.path, { limit: PAGE, before: all[0]?.position })).messages;
+      all = [...page, ...all];
+    } while (page.length === PAGE);
+    return all;
+  }
+
+  async export(kind) {
+    const all = await this.all();
+    if (kind === "json") download(`${this.namespace}-${this.session}.json`, "application/json", `${JSON.stringify(all, null, 2)}\n`);
+    else download(`${this.namespace}-${this.session}.md`, "text/markdown", markdown(this.session, all));
+  }
+
+  async erase() {
+    const sure = await confirmDeletion("Erase this session?",
+      "Its conversations, what agents have stored beside them, and its notes are removed for good. The session's name stays in the log of changes.", { typed: this.session, action: "Erase" });
+    if (!sure) return;
+    await send("DELETE", at(this.namespace, "sessions", this.session));
+    toast("Erased");
+    location.hash = placeOf(this.namespace, "chats");
+  }
+}
+
+// ---------------------------------------------------------------- messages
+
+function bubbles(messages, search, fresh) {
+  const results = resultsByCall(messages);
+  const isFolded = folded(messages);
+  const made = [];
+  let day = "", sender = null;
+  messages.forEach((message, i) => {
+    if (isFolded(message)) return;
+    if (message.time && dayOf(message.time) !== day) {
+      day = dayOf(message.time);
+      made.push(h("div.day", {}, day));
+      sender = null;
+    }
+    made.push(bubble(message, results, search, { isFirst: message.sender !== sender, isNew: i >= messages.length - fresh }));
+    sender = message.sender;
+  });
+  return made;
+}
+
+/** The results of tools by the id of their call. */
+function resultsByCall(messages) {
+  return new Map(messages.flatMap((message) => message.tool_results.map((result) => [result.id, result])));
+}
+
+/** Whether a message has only results that are shown with their calls. */
+function folded(messages) {
+  const calls = new Set(messages.flatMap((message) => message.tool_calls.map((call) => call.id)));
+  return (message) => !message.message && !message.tool_calls.length && message.tool_results.length > 0
+    && message.tool_results.every((result) => calls.has(result.id));
+}
+
+function bubble(message, results, search, { isFirst, isNew }) {
+  const side = message.role === "user" ? ".user" : message.role === "system" ? ".system" : "";
+  const calls = message.tool_calls.map((call) => tool(call, results.get(call.id), search));
+  const own = new Set(message.tool_calls.map((call) => call.id));
+  const loose = message.tool_results.filter((result) => !own.has(result.id)).map((result) => tool(null, result, search));
+  return h(`article.message${side}${isNew ? ".new" : ""}`, {},
+    isFirst && h("div.by", {}, label(message.sender || message.role || "unknown", 60), message.time && h("time", { datetime: message.time, title: new Date(message.time).toLocaleString() }, clock(message.time))),
+    message.message && h("div.bubble", { dir: "auto" }, longText(message.message, search)),
+    calls, loose);
+}
+
+/** A tool call folded together with its result. */
+function tool(call, result, search) {
+  const name = call?.name || result?.name || "tool";
+  return h("details.tool", { open: Boolean(search) },
+    h("summary", {}, h("b", {}, label(name, 60)),
+      call && h("span.preview", {}, cut(visible(JSON.stringify(call.arguments)), 90)),
+      !result && h("span.tag.warn", {}, "no result")),
+    h("div.body", {},
+      call && [h("h3", {}, "Arguments"), h("pre", { tabindex: "0" }, longText(JSON.stringify(call.arguments, null, 2), search))],
+      result && [h("h3", {}, "Result"), h("pre", { tabindex: "0" }, longText(result.content, search))]));
+}
+
+/** A conversation as Markdown. */
+function markdown(session, messages) {
+  const lines = [`# ${session.replace(/\s+/g, " ")}`, ""];
+  for (const message of messages) {
+    lines.push(`**${message.sender || message.role}**${message.time ? ` · ${message.time}` : ""}`, "");
+    if (message.message) lines.push(message.message, "");
+    for (const call of message.tool_calls) lines.push(fence(`${call.name} ${JSON.stringify(call.arguments)}`), "");
+    for (const result of message.tool_results) lines.push(fence(`→ ${result.content}`), "");
+  }
+  return lines.join("\n");
+}
+
+function fence(text) {
+  const ticks = "`".repeat(Math.max(3, ...(text.match(/`+/g) ?? []).map((run) => run.length + 1)));
+  return `${ticks}\n${text}\n${ticks}`;
+}

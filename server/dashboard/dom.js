@@ -1,0 +1,131 @@
+// Building the page. All text goes through text nodes, so nothing that is stored can become markup.
+
+/** An element: h("a.name", {href: "#/"}, "text", otherElement). Classes follow the tag; `on…` are listeners. */
+export function h(tag, attributes = {}, ...children) {
+  const [name, ...classes] = tag.split(".");
+  const node = document.createElement(name);
+  if (classes.length) node.className = classes.join(" ");
+  set(node, attributes);
+  return put(node, ...children);
+}
+
+/** The same for SVG. */
+export function svg(tag, attributes = {}, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  set(node, attributes);
+  return put(node, ...children);
+}
+
+function set(node, attributes) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "value") node.value = value;
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+}
+
+/** Append children: elements, texts, or arrays of them; null and false are left out. */
+export function put(node, ...children) {
+  for (const child of children.flat(Infinity)) {
+    if (child !== null && child !== undefined && child !== false) node.append(child);
+  }
+  return node;
+}
+
+/** Replace the children of an element. */
+export function fill(node, ...children) {
+  node.replaceChildren();
+  return put(node, ...children);
+}
+
+// Control characters, and those that change the direction of text or are invisible.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+
+/** Text with its invisible characters made visible. Line breaks and tabs stay. */
+export function visible(text) {
+  return String(text).replace(HIDDEN, (c) => {
+    const code = c.codePointAt(0);
+    return code < 32 ? String.fromCodePoint(0x2400 + code) : `\\u${code.toString(16).padStart(4, "0")}`;
+  });
+}
+
+/** A name on one line, isolated so that its direction does not reach its surroundings. */
+export function label(text, limit = 200) {
+  const shown = visible(text).replace(/\n/g, "␊").replace(/\t/g, "␉");
+  return h("bdi", shown.length > limit ? { title: shown.slice(0, 2000) } : {}, cut(shown, limit));
+}
+
+export function cut(text, limit) {
+  return text.length > limit ? `${text.slice(0, limit)}…` : text;
+}
+
+const LONG = 8000;
+
+/** A text that may be very long: its start, and a button for the rest. Marks `search` where it occurs. */
+export function longText(text, search = "") {
+  const all = visible(text);
+  const part = h("span", {}, marked(cut(all, LONG), search));
+  if (all.length <= LONG) return part;
+  const more = h("button.link", { onclick: () => { fill(part, marked(all, search)); more.remove(); } },
+    `Show all ${count(all.length)} characters`);
+  return h("span", {}, part, " ", more);
+}
+
+function marked(text, search) {
+  if (!search) return text;
+  const parts = [];
+  const lower = text.toLowerCase(), wanted = search.toLowerCase();
+  let at = 0;
+  for (let i = lower.indexOf(wanted); i >= 0 && parts.length < 400; i = lower.indexOf(wanted, at)) {
+    parts.push(text.slice(at, i), h("mark", {}, text.slice(i, i + wanted.length)));
+    at = i + wanted.length;
+  }
+  return [...parts, text.slice(at)];
+}
+
+// ---------------------------------------------------------------- numbers and times
+
+const WHOLE = new Intl.NumberFormat("en");
+
+export function count(number) {
+  return WHOLE.format(number);
+}
+
+export function plural(number, word, words = `${word}s`) {
+  return `${count(number)} ${number === 1 ? word : words}`;
+}
+
+export function size(bytes) {
+  if (bytes < 1000) return `${bytes} B`;
+  const units = ["kB", "MB", "GB", "TB"];
+  let value = bytes / 1000, unit = 0;
+  while (value >= 999.5 && unit < units.length - 1) { value /= 1000; unit += 1; }
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+}
+
+const STEPS = [["day", 86400], ["hour", 3600], ["minute", 60]];
+const RELATIVE = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "short" });
+
+function relative(date) {
+  const seconds = (date - Date.now()) / 1000;
+  if (Math.abs(seconds) < 45) return seconds > 5 ? "in seconds" : "just now";
+  const [unit, length] = STEPS.find(([, each]) => Math.abs(seconds) >= each * 0.95) || STEPS[2];
+  return RELATIVE.format(Math.round(seconds / length), unit);
+}
+
+/** A time as people say it, with the exact one as its title. */
+export function ago(iso) {
+  if (!iso) return h("span.soft", {}, "–");
+  const date = new Date(iso);
+  const isOld = Math.abs(Date.now() - date) > 30 * 86400e3;
+  return h("time.nowrap", { datetime: iso, title: date.toLocaleString() }, isOld ? date.toLocaleDateString() : relative(date));
+}
+
+export function clock(iso) {
+  return new Date(iso).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+}
+
+export function dayOf(iso) {
+  return new Date(iso).toLocaleDateString([], { weekday: "long", year: "numeric", month: "long", day: "numeric" });
+}

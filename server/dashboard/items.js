@@ -1,0 +1,201 @@
+// Values and lists: browsed by prefix, shown as a tree, edited with a version check.
+
+import { at, get, send } from "./api.js";
+import { ago, count, cut, fill, h, label, plural, size, visible } from "./dom.js";
+import { attempt, button, confirmDeletion, dialog, empty, load, python, searchBox, toast } from "./ui.js";
+import { placeOf } from "./namespace.js";
+import { tree } from "./tree.js";
+
+const PAGE = 100;
+const LIST_PAGE = 50;
+const LARGE = 300_000; // bytes of a value that is shown as text first: a tree of it takes the browser seconds
+
+export function itemsView(context) {
+  const { namespace, key, who, listen } = context;
+  const list = h("section.panel", { "aria-label": "Keys" });
+  const open = key === null ? null : h("section.panel", { "aria-label": "Value" });
+  const refresh = drawList(list, context);
+  if (open) load(open, () => drawItem(open, context));
+  let timer = 0;
+  listen((change) => {
+    clearTimeout(timer);
+    timer = setTimeout(refresh, 150);
+    if (open && (change.key === key || change.key === "")) open.dispatchEvent(new CustomEvent("changed", { detail: change }));
+  });
+  const add = !who.read_only && button("New value", () => create(namespace));
+  return h("div.stack", {},
+    h("div.row", {}, searchBox("Keys that start with …", context.query.get("prefix") ?? "", (text) => refresh(text), { class: "grow" }), add),
+    h(open ? "div.split.open" : "div.split", {}, list, open));
+}
+
+function drawList(place, { namespace, key, query, signal }) {
+  let prefix = query.get("prefix") ?? "";
+  let pages = 1;
+  const draw = async (newPrefix = prefix) => {
+    if (newPrefix !== prefix) pages = 1;
+    prefix = newPrefix;
+    await load(place, async () => {
+      const found = await get(at(namespace, "entries"), { prefix, limit: PAGE * pages }, { signal });
+      if (!found.entries.length) return prefix ? nothingFound(prefix) : firstValue(namespace);
+      const more = found.entries.length === PAGE * pages;
+      return [table(namespace, key, found.entries),
+        more && h("div.pad", {}, button("Show more", () => { pages *= 2; return draw(); }))];
+    });
+  };
+  draw();
+  return draw;
+}
+
+function table(namespace, openKey, entries) {
+  const isOpen = openKey !== null;
+  return h("div.scroll", {}, h("table", {},
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Key"), h("th.number.wide-only", { scope: "col" }, "Size"),
+      !isOpen && h("th.number", { scope: "col" }, "Changed"))),
+    h("tbody", {}, entries.map((entry) => h(entry.key === openKey ? "tr.open" : "tr", {},
+      h("td", {},
+        h("a.name", { href: placeOf(namespace, "items", entry.key), "aria-current": entry.key === openKey && "true" }, label(entry.key, isOpen ? 60 : 90)),
+        entry.length !== null && [" ", h("span.tag", {}, plural(entry.length, "item"))],
+        entry.expires_at && [" ", h("span.tag.warn", {}, "expires ", ago(entry.expires_at))],
+        entry.preview && h("span.preview", {}, cut(visible(entry.preview), 200))),
+      h("td.number.soft.wide-only", {}, size(entry.bytes)),
+      !isOpen && h("td.number.soft", {}, ago(entry.updated_at)))))));
+}
+
+function nothingFound(prefix) {
+  return empty("No key starts with this", `There is no key that starts with “${prefix}”.`);
+}
+
+function firstValue(namespace) {
+  return empty("No values in this namespace", "Store one from Python; it appears here at once:",
+    python(namespace, 'memory.set("user", {"name": "Sarah"})'));
+}
+
+// ---------------------------------------------------------------- one item
+
+async function drawItem(place, context) {
+  const { namespace, key, signal, who } = context;
+  const path = at(namespace, "items", key);
+  const entry = (await get(at(namespace, "entries"), { prefix: key, limit: 1 }, { signal })).entries[0];
+  if (entry?.key !== key) return h("div.pad.stack", {}, h("h2", {}, label(key)), h("p.soft", {}, "This key does not exist, or has expired."), back(namespace));
+  place.addEventListener("changed", () => load(place, () => drawItem(place, context)), { once: true });
+  const isList = entry.length !== null;
+  const body = h("div.pad", {});
+  const item = isList ? null : await get(path, {}, { signal, exact: true });
+  if (isList) drawPages(body, context, entry.length);
+  else if (entry.bytes > LARGE) drawLarge(body, item.value);
+  else fill(body, tree(item.value));
+  const edit = !isList && !who.read_only && button("Edit", () => editItem(namespace, key, item));
+  return [
+    h("header", {}, h("h2.grow", {}, label(key)), edit, !who.read_only && button("Delete", () => remove(namespace, entry), { kind: "danger" }), back(namespace)),
+    h("div.pad.row.small.soft", {}, h("span", {}, `version ${entry.version}`), h("span", {}, size(entry.bytes)),
+      isList && h("span", {}, plural(entry.length, "item")), h("span", {}, "changed ", ago(entry.updated_at)),
+      entry.expires_at && h("span.tag.warn", {}, "expires ", ago(entry.expires_at))),
+    body,
+  ];
+}
+
+function back(namespace) {
+  return h("a.button", { href: placeOf(namespace, "items"), "aria-label": "Close the value" }, "Close");
+}
+
+function drawLarge(place, value) {
+  const text = JSON.stringify(value);
+  fill(place, h("p.soft", {}, `This value has ${count(text.length)} characters. `, button("Show as a tree", () => { fill(place, tree(value)); })),
+    h("pre", {}, `${visible(text.slice(0, 20_000))}…`));
+}
+
+/** A list from its end, page by page. */
+async function drawPages(place, { namespace, key, signal }, length) {
+  const list = h("ol.list", { start: 0 });
+  const more = h("div", {});
+  let first = length;
+  const draw = async () => {
+    const start = Math.max(first - LIST_PAGE, 0);
+    const { items } = await get(at(namespace, "slices", key), { start, stop: first }, { signal, exact: true });
+    list.prepend(...items.map((value, i) => h("li", {}, h("span.tag", {}, `#${start + i}`), tree(value))));
+    first = start;
+    fill(more, first > 0 && button(`Show ${Math.min(first, LIST_PAGE)} earlier of ${count(first)}`, draw));
+  };
+  fill(place, more, list);
+  await attempt(draw);
+  list.scrollTop = list.scrollHeight;
+}
+
+// ---------------------------------------------------------------- changes
+
+async function create(namespace) {
+  const key = await dialog("New value", (close) => {
+    const name = h("input", { required: true, autocomplete: "off" });
+    const area = h("textarea", { value: "{}", spellcheck: "false" });
+    return editor(close, [h("label", {}, "Key", name), h("label", {}, "Value, as JSON", area)], area, async () => {
+      await send("PUT", at(namespace, "items", name.value), { text: `{"value":${area.value}}`, headers: { "If-None-Match": "*" } })
+        .catch((error) => { throw error.status === 412 ? new Error("This key exists already. Choose another one, or edit its value.") : error; });
+      return name.value;
+    });
+  });
+  if (key) location.hash = placeOf(namespace, "items", key);
+}
+
+async function editItem(namespace, key, item) {
+  const area = h("textarea", { value: JSON.stringify(item.value, null, 2), spellcheck: "false", rows: 18, "aria-label": "Value, as JSON" });
+  let version = item.version;
+  const done = await dialog("Edit", (close) => editor(close, [h("p.soft.small", {}, label(key)), area], area, async () => {
+    try {
+      await put(namespace, key, area.value, version);
+      return true;
+    } catch (error) {
+      if (error.status !== 412) throw error;
+      const theirs = await get(at(namespace, "items", key), {}, { exact: true });
+      const choice = await conflict(theirs, area.value);
+      if (choice === "theirs") return false;
+      version = theirs.version;
+      if (choice !== "mine") return null; // goes on editing, over the version that is stored now
+      await put(namespace, key, area.value, version);
+      return true;
+    }
+  }), { wide: true });
+  if (done) toast("Saved");
+}
+
+function put(namespace, key, text, version) {
+  return send("PUT", at(namespace, "items", key), { text: `{"value":${text}}`, headers: { "If-Match": `"${version}"` } });
+}
+
+/** A form around a text area of JSON; `save` resolves with the result of the dialog, null to stay open. */
+function editor(close, parts, area, save) {
+  const fault = h("div.alert", { role: "alert", hidden: true });
+  return h("form", { onsubmit: async (event) => {
+    event.preventDefault();
+    fault.hidden = true;
+    try {
+      if (JSON.parse(area.value) === null) throw new Error("null deletes a key and is not stored. To delete this key, use Delete.");
+      const result = await save();
+      if (result !== null) close(result);
+    } catch (error) {
+      fault.hidden = false;
+      fault.textContent = error instanceof SyntaxError ? `This is not JSON: ${error.message}` : error.message;
+    }
+  } }, parts, fault, h("div.buttons", {},
+    h("button", { type: "button", onclick: () => close(null) }, "Cancel"), h("button.primary", { type: "submit" }, "Save")));
+}
+
+/** Both versions side by side. Resolves with "theirs", "mine" or null. */
+function conflict(theirs, mine) {
+  return dialog("The value was changed meanwhile", (close) => [
+    h("p.soft", {}, `It is at version ${theirs.version} now. Compare, and choose which one stays.`),
+    h("div.fields", {},
+      h("div.stack", {}, h("h3", {}, `Stored now (version ${theirs.version})`), h("pre.code", { tabindex: "0" }, visible(JSON.stringify(theirs.value, null, 2)))),
+      h("div.stack", {}, h("h3", {}, "Your edit"), h("pre.code", { tabindex: "0" }, visible(mine)))),
+    h("div.buttons", {},
+      button("Keep the stored one", () => close("theirs")),
+      button("Go on editing", () => close(null)),
+      button("Overwrite with mine", () => close("mine"), { kind: "danger primary" })),
+  ], { wide: true });
+}
+
+async function remove(namespace, entry) {
+  if (!await confirmDeletion("Delete this value?", "It cannot be brought back.")) return;
+  await send("DELETE", at(namespace, "items", entry.key), { headers: { "If-Match": `"${entry.version}"` } });
+  toast("Deleted");
+  location.hash = placeOf(namespace, "items");
+}

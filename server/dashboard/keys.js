@@ -1,0 +1,94 @@
+// Api keys, for administrators: issue, limit, replace and revoke. A key itself is shown once.
+
+import { get, send } from "./api.js";
+import { ago, count, h, label, size } from "./dom.js";
+import { bar, button, confirmDeletion, copyable, dialog, empty, load, toast, wideTable } from "./ui.js";
+
+const LIMITS = [["writes_per_day", "Writes a day"], ["max_bytes", "Bytes"], ["max_namespaces", "Namespaces"]];
+
+export function keysView({ signal }) {
+  const panel = h("section.panel", { "aria-label": "Api keys" });
+  const draw = () => load(panel, async () => {
+    const { apikeys } = await get("/v1/apikeys", {}, { signal });
+    if (!apikeys.length) return noKeys();
+    return wideTable("Table of api keys", h("table", {},
+      h("thead", {}, h("tr", {}, ["Name", "Namespaces", "Rights", "Writes today", "Stored", "Issued", "Change"].map((title) => h("th", { scope: "col" }, title)))),
+      h("tbody", {}, apikeys.map((key) => row(key, draw)))));
+  });
+  draw();
+  return [h("div.row", {}, h("h1.grow", {}, "Api keys"), button("Issue a key", () => issue(draw), { kind: "primary" })), panel];
+}
+
+function row(key, changed) {
+  return h("tr", {},
+    h("td", {}, h("span.name", {}, label(key.name, 60)), h("div.small.soft.mono", {}, key.id)),
+    h("td", {}, key.namespaces.map((pattern) => [h("span.tag.mono", {}, label(pattern, 60)), " "])),
+    h("td", {}, h(key.admin ? "span.tag.accent" : "span.tag", {}, key.admin ? "administer" : key.read_only ? "read" : "read and write")),
+    h("td", {}, count(key.writes_today), bar(key.writes_today, key.writes_per_day ?? 0, "writes today")),
+    h("td", {}, size(key.bytes), bar(key.bytes, key.max_bytes ?? 0, "bytes")),
+    h("td.soft", {}, ago(key.created_at)),
+    h("td.nowrap", {},
+      !key.admin && button("Limits", () => limit(key, changed), { kind: "plain" }),
+      button("Replace", () => rotate(key), { kind: "plain", title: "A new key with the same id and rights; the old one ends at once" }),
+      button("Revoke", () => revoke(key, changed), { kind: "plain danger" })));
+}
+
+async function revoke(key, changed) {
+  if (!await confirmDeletion(`Revoke “${key.name}”?`, "Programs and browsers that use it are out at once.", { action: "Revoke" })) return;
+  await send("DELETE", `/v1/apikeys/${encodeURIComponent(key.id)}`);
+  toast("Revoked");
+  changed();
+}
+
+async function rotate(key) {
+  const sure = await confirmDeletion(`Replace “${key.name}”?`, "Programs and browsers that use the old key are out at once.", { action: "Replace" });
+  if (sure) await showOnce(await send("POST", `/v1/apikeys/${encodeURIComponent(key.id)}/rotate`));
+}
+
+async function limit(key, changed) {
+  const inputs = LIMITS.map(([name, title]) => [name, title, h("input", { inputmode: "numeric", pattern: "[0-9]*", value: key[name] ?? "" })]);
+  const saved = await dialog(`Limits of “${key.name}”`, (close) => h("form", { onsubmit: async (event) => {
+    event.preventDefault();
+    const body = Object.fromEntries(inputs.map(([name, , input]) => [name, input.value === "" ? null : Number(input.value)]));
+    try { close(await send("PATCH", `/v1/apikeys/${encodeURIComponent(key.id)}`, { body })); } catch (error) { toast(error.message, "error"); }
+  } }, h("p.soft", {}, "Over all namespaces of the key. Empty is the server's default, 0 is no limit."),
+  inputs.map(([, title, input]) => h("label", {}, title, input)),
+  h("div.buttons", {}, h("button", { type: "button", onclick: () => close(null) }, "Cancel"), h("button.primary", { type: "submit" }, "Save"))));
+  if (saved) changed();
+}
+
+/** The key itself, for the only time. */
+function showOnce(issued) {
+  return dialog(issued.admin_key ? "Two keys, shown only now" : "The key, shown only now", (close) => [
+    issued.admin_key && h("h3", {}, "Key for the program"), copyable(issued.key),
+    h("p.soft", {}, "Give it to a program as SCRUBJAY_API_KEY. The server stores only its hash."),
+    issued.admin_key && [h("h3", {}, "Admin key: keep it"), copyable(issued.admin_key),
+      h("p.soft", {}, "From now on every request needs a key. Sign in here with this one.")],
+    h("div.buttons", {}, h("button.primary", { onclick: () => close(true) }, issued.admin_key ? "I have copied both" : "I have copied it")),
+  ], { stays: true });
+}
+
+function noKeys() {
+  return empty("No api keys", "Every program of this machine may read and write. From the first key on, each request needs one; an admin key comes with it.");
+}
+
+async function issue(changed) {
+  const name = h("input", { required: true, autocomplete: "off", placeholder: "support bot" });
+  const patterns = h("input", { value: "*", autocomplete: "off" });
+  const may = h("select", {}, h("option", { value: "write" }, "Read and write"), h("option", { value: "read" }, "Only read"), h("option", { value: "admin" }, "Administer the server"));
+  const issued = await dialog("Issue an api key", (close) => {
+    const fault = h("div.alert", { role: "alert", hidden: true });
+    return h("form", { onsubmit: async (event) => {
+      event.preventDefault();
+      const namespaces = patterns.value.split(",").map((each) => each.trim()).filter(Boolean);
+      const isAdmin = may.value === "admin";
+      const body = { name: name.value, namespaces: isAdmin ? ["*"] : namespaces, read_only: may.value === "read", admin: isAdmin };
+      try { close(await send("POST", "/v1/apikeys", { body })); } catch (error) { fault.hidden = false; fault.textContent = error.message; }
+    } }, h("label", {}, "Name, which the log of changes shows", name),
+    h("label", {}, "It may", may), h("label", {}, "Namespaces, as patterns: support-*, team-1", patterns), fault,
+    h("div.buttons", {}, h("button", { type: "button", onclick: () => close(null) }, "Cancel"), h("button.primary", { type: "submit" }, "Issue")));
+  });
+  if (!issued) return;
+  await showOnce(issued);
+  changed();
+}

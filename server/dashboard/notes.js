@@ -1,0 +1,153 @@
+// Notes: filtered, recalled with the reasons of each score, pinned, edited and forgotten.
+
+import { at, get, send } from "./api.js";
+import { ago, fill, h, label, longText, visible } from "./dom.js";
+import { attempt, button, confirmDeletion, dialog, empty, load, python, searchBox, toast } from "./ui.js";
+
+const PAGE = 50;
+const PARTS = {
+  words: "words of the note", neighbours: "neighbours in the session", context: "other passages of the query",
+  question: "is only a question", speaker: "speaker", cap: "cut to 1, the highest score", semantic: "meaning",
+  "single word": "has only one of the words", time: "time that the question names", newer: "newer than the note it replaces",
+  scale: "words and meaning count 60 %", recency: "how recent", frequency: "how often remembered",
+};
+
+export function notesView(context) {
+  const { namespace, query, signal, who } = context;
+  const filters = { type: query.get("type") ?? "", tag: query.get("tag") ?? "", session: query.get("session") ?? "" };
+  const list = h("section.panel", { "aria-label": "Notes" });
+  const recalled = h("section.panel", { "aria-label": "Recalled notes", hidden: true });
+  const draw = () => load(list, () => drawList({ namespace, filters, signal, who, changed }));
+  const recall = recallBox(context, recalled, () => changed());
+  const changed = () => Promise.all([draw(), recall.again()]);
+  const filter = (name) => searchBox(name, filters[name], (text) => { filters[name] = text; draw(); }, { size: 12 });
+  draw();
+  return h("div.stack", {}, recall.node, recalled,
+    h("div.row", {}, h("h2.grow", {}, "All notes"), filter("type"), filter("tag"), filter("session")), list);
+}
+
+async function drawList({ namespace, filters, signal, who, changed }) {
+  const rows = h("ul.notes", {});
+  const foot = h("div.pad", {});
+  const more = async (after = "") => {
+    const { notes } = await get(at(namespace, "notes"), { ...filters, after, limit: PAGE }, { signal });
+    rows.append(...notes.map((note) => row(namespace, note, who, changed)));
+    fill(foot, notes.length === PAGE && button("Show more", () => more(notes.at(-1).id)));
+    foot.hidden = notes.length < PAGE;
+  };
+  await more();
+  if (rows.childElementCount) return [rows, foot];
+  if (Object.values(filters).some(Boolean)) return empty("No note matches", "Change the filters above.");
+  return empty("No notes in this namespace", "A note is a text that is found by its words:",
+    python(namespace, 'memory.remember("Sarah prefers short answers", type="preference")'));
+}
+
+function row(namespace, note, who, changed) {
+  return h("li", {}, note.score !== null && score(note),
+    h("div.content", { dir: "auto" }, longText(note.content)),
+    h("div.row.small", {},
+      note.superseded_by && h("span.tag.warn", { title: "Another note replaced it; it is no longer recalled" }, "superseded"),
+      note.pinned && h("span.tag.accent", {}, "pinned"), note.type && h("span.tag", {}, label(note.type, 60)),
+      note.tags.map((tag) => h("span.tag", {}, "#", label(tag, 60))),
+      note.session && h("span.soft", {}, "session ", label(note.session, 60)),
+      note.times > 1 && h("span.soft", {}, `remembered ${note.times} times`),
+      h("span.soft", {}, ago(note.updated_at)), note.expires_at && h("span.tag.warn", {}, "expires ", ago(note.expires_at)),
+      h("span.grow", {}),
+      !who.read_only && [ // a superseded note that is stored again would be current again
+        !note.superseded_by && !note.pinned && button("Pin", async () => { await remember(namespace, { ...note, pinned: true }); changed(); }, { kind: "plain" }),
+        !note.superseded_by && button("Edit", () => edit(namespace, note, changed), { kind: "plain" }),
+        button("Forget", () => forget(namespace, note, changed), { kind: "plain danger" }),
+      ]));
+}
+
+// ---------------------------------------------------------------- recall
+
+/** The form, and a function that asks the last question again. */
+function recallBox({ namespace, signal, who }, place, changed) {
+  let asked = "";
+  const question = h("input", { type: "search", "aria-label": "What would an agent ask?", placeholder: "What would an agent ask? See what it recalls, and why", class: "grow" });
+  const run = () => load(place, async () => {
+    place.hidden = false;
+    const { notes } = await send("POST", at(namespace, "notes", "recall"), { body: { query: asked, limit: 8, explain: true }, signal });
+    if (!notes.length) return empty("Nothing is recalled", "No note shares enough words, or enough meaning, with this question.");
+    return [h("header", {}, h("h2", {}, "Recalled, best first")), h("ul.notes", {}, notes.map((note) => row(namespace, note, who, changed)))];
+  });
+  const node = h("form.row", { role: "search", onsubmit: (event) => {
+    event.preventDefault();
+    asked = question.value.trim();
+    if (asked) attempt(run);
+  } }, question, h("button.primary", { type: "submit" }, "Recall"));
+  return { node, again: () => (asked ? run() : null) };
+}
+
+/** The score of a recalled note, and what it is made of. */
+function score({ score: total, explanation }) {
+  const parts = Object.entries(explanation?.parts ?? {});
+  const bars = h("div.parts", { role: "img", "aria-label": parts.map(([name, value]) => `${PARTS[name] ?? name} ${signed(value)}`).join(", ") });
+  for (const [name, value] of parts.filter(([, each]) => each > 0)) {
+    const part = h("i", { class: colourOf(name), title: PARTS[name] ?? name });
+    part.style.width = `${value * 100}%`;
+    bars.append(part);
+  }
+  const words = Object.entries(explanation?.words ?? {});
+  return h("div.stack.explanation", {},
+    h("div.score", {}, h("b", {}, total.toFixed(2)), bars),
+    h("div.legend", {}, parts.map(([name, value]) => h("span", {}, h("i", { class: colourOf(name) }), `${PARTS[name] ?? name} ${signed(value)}`))),
+    words.length > 0 && h("div.row.small", {}, h("span.soft", {}, "matching words:"),
+      words.map(([word, value]) => h("span.tag", {}, visible(word), " ", h("span.soft", {}, signed(value))))));
+}
+
+function colourOf(name) {
+  return `p-${name in PARTS ? name.replace(" ", "-") : "other"}`;
+}
+
+function signed(value) {
+  return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;
+}
+
+// ---------------------------------------------------------------- changes
+
+function fieldsOf(note) {
+  const { content, type, tags, session, pinned, metadata, expires_at } = note;
+  const ttl = expires_at && !pinned ? Math.max((new Date(expires_at) - Date.now()) / 1000, 1) : null; // it expires when it did
+  return { content, type, tags: tags.length ? tags : null, session, pinned, metadata, ttl };
+}
+
+function remember(namespace, note) {
+  return send("POST", at(namespace, "notes"), { body: fieldsOf(note) });
+}
+
+async function edit(namespace, note, changed) {
+  const content = h("textarea", { value: note.content, rows: 5 });
+  const type = h("input", { value: note.type ?? "" }), tags = h("input", { value: note.tags.join(", ") });
+  const pinned = h("input", { type: "checkbox" });
+  pinned.checked = note.pinned;
+  const saved = await dialog("Edit the note", (close) => h("form", { onsubmit: (event) => {
+    event.preventDefault();
+    attempt(async () => {
+      const list = tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
+      await replace(namespace, note, { ...note, content: content.value, type: type.value || null, tags: list, pinned: pinned.checked });
+      close(true);
+    });
+  } }, h("label", {}, "Text", content), h("div.fields", {}, h("label", {}, "Type", type), h("label", {}, "Tags, separated by commas", tags)),
+  h("label.check", {}, pinned, "Pinned: never expires"),
+  h("div.buttons", {}, h("button", { type: "button", onclick: () => close(null) }, "Cancel"), h("button.primary", { type: "submit" }, "Save"))));
+  if (!saved) return;
+  toast("Saved");
+  changed();
+}
+
+/** Two requests, of which the second may fail: the dialog stays open then, and saving again completes it. */
+async function replace(namespace, before, note) {
+  const isSame = before.content === note.content; // the same text again would keep the tags and the pin
+  if (!isSame) await remember(namespace, note);
+  await send("DELETE", at(namespace, "notes", before.id)).catch((error) => { if (error.status !== 404) throw error; });
+  if (isSame) await remember(namespace, note);
+}
+
+async function forget(namespace, note, changed) {
+  if (!await confirmDeletion("Forget this note?", "It is overwritten in the file and cannot be brought back.", { action: "Forget" })) return;
+  await send("DELETE", at(namespace, "notes", note.id));
+  toast("Forgotten");
+  changed();
+}

@@ -1,0 +1,63 @@
+"""Counting requests: how many of each kind, how many refused, and how long they took, by the minute."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from starlette.types import Scope
+
+from scrubjay.errors import ScrubjayError
+from scrubjay.store.overview import RequestCount, add_requests
+from scrubjay.store.sqlite.asyncio import AsyncStore
+
+RECALLS = ("recall", "inject_context")
+"""Names of the routes that recall notes."""
+REFUSED = (401, 403, 413, 429, 507)
+"""Statuses of requests that were refused for want of a key, of a permission or of a quota."""
+WRITE_SECONDS = 60.0
+"""Seconds between two writes of the counts, so that they cost one small transaction a minute at most."""
+
+
+class RequestCounter:
+    """The requests that this process has answered, added to the database once a minute."""
+
+    def __init__(self, store: AsyncStore) -> None:
+        self._store = store
+        self._counts: dict[tuple[int, str], RequestCount] = {}
+
+    def add(self, scope: Scope, seconds: float) -> None:
+        """Count a request that has been answered, if it was one to the API."""
+        if "access" not in scope and scope.get("status") not in REFUSED:
+            return
+        minute, kind, status = int(time.time() // 60), kind_of(scope), scope.get("status", 500)
+        known = self._counts.get((minute, kind)) or RequestCount(minute, kind, 0, 0, 0, 0.0, 0.0)
+        self._counts[minute, kind] = RequestCount(
+            minute,
+            kind,
+            known.requests + 1,
+            known.refused + (status in REFUSED),
+            known.failed + (status >= 500),
+            known.total_ms + seconds * 1000,
+            max(known.max_ms, seconds * 1000),
+        )
+
+    async def write(self) -> None:
+        """Add the counts to the database."""
+        counts, self._counts = self._counts, {}
+        if counts:
+            with contextlib.suppress(ScrubjayError):  # a file that cannot be written; nothing depends on the counts
+                await self._store.run(add_requests(tuple(counts.values())))
+
+    async def write_forever(self) -> None:
+        while True:
+            await asyncio.sleep(WRITE_SECONDS)
+            await self.write()
+
+
+def kind_of(scope: Scope) -> str:
+    """read, write or recall."""
+    if getattr(scope.get("route"), "name", "") in RECALLS:
+        return "recall"
+    return "write" if scope.get("writes") else "read"

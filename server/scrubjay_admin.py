@@ -1,0 +1,248 @@
+"""Routes that need an admin key: api keys, quotas, the audit, and all data of a namespace or of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import IO, Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.responses import StreamingResponse
+
+import scrubjay_models as models
+from scrubjay.errors import InvalidInput, NotFound, Unavailable, repr_short
+from scrubjay.store import api_keys, changes, export, usage
+from scrubjay.store.sqlite import backup, erase
+from scrubjay.store.sqlite.store import SqliteStore
+from scrubjay.validation import MAX_NAMESPACE_CHARS, MAX_SECONDS, check_namespace
+from scrubjay_http import (
+    AUTHENTICATED,
+    COMMON_ERRORS,
+    MAX_QUERY_BODY_BYTES,
+    WRITE_ERRORS,
+    Admitted,
+    JsonBody,
+    JsonResponse,
+    PageLimit,
+    ReadableNamespace,
+    WritableNamespace,
+    errors,
+    no_content,
+    parse_boolean,
+    parsed_by,
+    require_admin,
+    require_write,
+    seconds_text,
+    sends,
+    write_response,
+)
+from scrubjay_models import NAME_PATTERN
+
+NDJSON = "application/x-ndjson"
+DATABASE = "application/vnd.sqlite3"
+POSITION_PATTERN = r"[0-9]{1,16}(\.[0-9]{1,16})?"
+"""Of a cursor of the audit."""
+
+routes = APIRouter(dependencies=[*AUTHENTICATED, Depends(require_admin)], responses=errors(*COMMON_ERRORS))
+_NAMESPACE = "/v1/namespaces/{namespace}"
+
+# ---------------------------------------------------------------- api keys and quotas
+
+
+@routes.post(
+    "/v1/apikeys",
+    name="issue",
+    response_model=models.IssuedApiKeyResult,
+    responses=errors(413),
+    dependencies=[Depends(require_write)],
+)
+async def issue_apikey(
+    caller: Admitted,
+    body: Annotated[models.IssueApiKeyBody, JsonBody(models.IssueApiKeyBody, MAX_QUERY_BODY_BYTES).dependency],
+) -> Response:
+    """Issue an api key; from the first on, every request needs one, so an admin key comes with the first."""
+    issue = api_keys.issue(body.name, tuple(body.namespaces), body.read_only, body.admin, body.limits.given)
+    issued = await caller.run(issue)
+    return JsonResponse({**issued.apikey.to_json(), "key": issued.secret, "admin_key": issued.admin_secret})
+
+
+@routes.get("/v1/apikeys", name="api_keys", response_model=models.ApiKeysResult)
+async def list_apikeys(caller: Admitted) -> Response:
+    """The api keys in force, without the keys themselves."""
+    return JsonResponse({"apikeys": [apikey.to_json() for apikey in await caller.run(api_keys.list_all())]})
+
+
+@routes.patch(
+    "/v1/apikeys/{id}",
+    name="key_quota",
+    response_model=models.ApiKeyResult,
+    responses=errors(404, 413),
+    dependencies=[Depends(require_write)],
+)
+async def set_key_quota(
+    caller: Admitted,
+    id: str,  # noqa: A002 - the name in the path
+    body: Annotated[models.KeyQuotaBody, JsonBody(models.KeyQuotaBody, MAX_QUERY_BODY_BYTES).dependency],
+) -> Response:
+    """Limit an api key over all its namespaces; a limit that is not named stays as it is."""
+    apikey = await caller.run(api_keys.set_quota(id, body.given))
+    if apikey is None:
+        raise NotFound("there is no such api key")
+    return JsonResponse(apikey.to_json())
+
+
+@routes.post(
+    "/v1/apikeys/{id}/rotate",
+    name="rotate_key",
+    response_model=models.RotatedApiKeyResult,
+    responses=errors(404),
+    dependencies=[Depends(require_write)],
+)
+async def rotate_apikey(caller: Admitted, id: str) -> Response:  # noqa: A002 - the name in the path
+    """Replace an api key by another with the same id, rights, limits and memories; the old one ends at once."""
+    secret = await caller.run(api_keys.rotate(id))
+    if secret is None:
+        raise NotFound("there is no such api key")
+    return JsonResponse({"key": secret})
+
+
+@routes.delete(
+    "/v1/apikeys/{id}",
+    name="revoke",
+    status_code=204,
+    response_model=None,
+    responses=errors(404),
+    dependencies=[Depends(require_write)],
+)
+async def revoke_apikey(caller: Admitted, id: str) -> Response:  # noqa: A002 - the name in the path
+    """Revoke an api key immediately; the last admin key only on the server's machine."""
+    if not await caller.run(api_keys.revoke(id, True)):
+        raise NotFound("there is no such api key")
+    return no_content()
+
+
+@routes.patch(f"{_NAMESPACE}/quota", name="set_quota", response_model=models.UsageResult, responses=errors(413))
+async def set_quota(
+    caller: Admitted,
+    namespace: WritableNamespace,
+    body: Annotated[models.SetQuotaBody, JsonBody(models.SetQuotaBody, MAX_QUERY_BODY_BYTES).dependency],
+) -> Response:
+    """Limit a namespace; a limit that is not named stays as it is."""
+    used = await caller.run(usage.set_quota(namespace, body.model_dump(include=body.model_fields_set)))
+    return JsonResponse(used.to_json())
+
+
+# ---------------------------------------------------------------- the audit
+
+
+def _check_position(text: str) -> str:
+    if not re.fullmatch(POSITION_PATTERN, text):
+        raise InvalidInput(f"after in the query is the cursor of an earlier page, such as 57.3, not {repr_short(text)}")
+    return text
+
+
+@routes.get("/v1/audit", name="audit", response_model=models.AuditResult)
+async def read_audit(
+    caller: Admitted,
+    namespace: Annotated[
+        str | None,
+        Query(min_length=1, max_length=MAX_NAMESPACE_CHARS, pattern=NAME_PATTERN),
+        parsed_by(check_namespace),
+    ] = None,
+    since: Annotated[
+        float, Query(ge=0, le=MAX_SECONDS, description="seconds since 1970"), seconds_text("since", MAX_SECONDS)
+    ] = 0,
+    after: Annotated[str, Query(pattern=f"^{POSITION_PATTERN}$"), parsed_by(_check_position)] = "0",
+    limit: PageLimit = 1000,
+) -> Response:
+    """Who changed what and when, and what was refused; oldest first."""
+    position = changes.AuditCursor.parse(after)
+    found, position = await caller.run(changes.read_audit(namespace, int(since * 1000), position, limit))
+    return JsonResponse({"changes": [change.to_json() for change in found], "cursor": str(position)})
+
+
+# ---------------------------------------------------------------- data
+
+
+@routes.get(f"{_NAMESPACE}/export", name="export", response_class=Response, responses={**errors(404), **sends(NDJSON)})
+async def export_namespace(caller: Admitted, namespace: ReadableNamespace) -> Response:
+    """All of a namespace as lines of JSON, read in one transaction."""
+    store = caller.resources.store
+    # Into a file first: an error can still be answered, and a slow client does not keep a transaction open.
+    with _disk_errors(), contextlib.ExitStack() as undo:
+        file = undo.enter_context(tempfile.TemporaryFile(dir=store.folder))
+        await store.run_in_thread(SqliteStore.run, export.export_namespace(namespace, file.write))
+        undo.pop_all()
+    return _file_response(file, NDJSON)
+
+
+@routes.post(
+    f"{_NAMESPACE}/import",
+    name="import",
+    response_model=models.ImportedResult,
+    responses=errors(409, *WRITE_ERRORS),
+    openapi_extra={
+        "requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {"type": "string"}}}}
+    },
+)
+async def import_namespace(
+    caller: Admitted,
+    namespace: WritableNamespace,
+    replace: Annotated[bool, Query(), parsed_by(parse_boolean("replace"))] = False,
+) -> Response:
+    """Import what `export` returned, all of it or nothing; not counted as today's writes."""
+    folder = caller.resources.store.folder
+    with _disk_errors(), tempfile.NamedTemporaryFile(dir=folder, prefix=f".scrubjay-import-{backup.owner()}-") as file:
+        async for chunk in caller.request.stream():
+            file.write(chunk)
+        file.flush()
+        moved, used = await caller.run(export.import_namespace(namespace, Path(file.name), replace))
+    return write_response(moved._asdict(), used)
+
+
+@routes.post(f"{_NAMESPACE}/erase", name="erase", response_model=models.ErasedResult)
+async def erase_namespace(caller: Admitted, namespace: WritableNamespace) -> Response:
+    """Erase a namespace from every table, rebuild the file and search it for traces."""
+    erased = await caller.resources.store.run_in_thread(erase.erase, namespace, caller.actor)
+    return JsonResponse(erased.to_json())
+
+
+@routes.get("/v1/backup", name="backup", response_class=Response, responses=sends(DATABASE))
+async def back_up(caller: Admitted) -> Response:
+    """The whole database, read in one transaction."""
+    store = caller.resources.store
+    with (
+        _disk_errors(),
+        tempfile.TemporaryDirectory(dir=store.folder, prefix=f".scrubjay-backup-{backup.owner()}-") as folder,
+    ):
+        copy = Path(folder) / "copy"
+        await store.run_in_thread(backup.back_up, copy, lambda *_: None)
+        file = copy.open("rb")
+    return _file_response(file, DATABASE)
+
+
+@contextlib.contextmanager
+def _disk_errors() -> Iterator[None]:
+    """Answers 503 when the server's disk cannot hold a temporary file."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"the server has no room for a copy: {error.strerror}; free space on its disk") from error
+
+
+def _file_response(file: IO[bytes], media_type: str) -> Response:
+    """A response that streams an open file and closes it."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        file.seek(0)
+        with file:
+            while chunk := await asyncio.to_thread(file.read, 2**18):
+                yield chunk
+
+    size = file.seek(0, os.SEEK_END)
+    return StreamingResponse(chunks(), media_type=media_type, headers={"Content-Length": str(size)})

@@ -1,0 +1,640 @@
+"""Requests and responses: the dependencies that routes declare, reading JSON bodies, and answering in JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import json
+import math
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import pydantic
+from fastapi import Depends, Header, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, BeforeValidator
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.types import Scope
+
+from scrubjay.errors import (
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    QuotaExceeded,
+    ScrubjayError,
+    Unauthenticated,
+    Unavailable,
+    ValueTooLarge,
+    repr_short,
+)
+from scrubjay.exact_json import decode_body
+from scrubjay.models import Note, Usage, to_time
+from scrubjay.semantic.index import SemanticIndex
+from scrubjay.settings import Settings
+from scrubjay.store import items, notes
+from scrubjay.store.api_keys import Access
+from scrubjay.store.idempotency import HEADER, IdempotencyKey, run_once
+from scrubjay.store.items import StoredItem
+from scrubjay.store.operation import Actor, Operation
+from scrubjay.store.sqlite.asyncio import AsyncStore
+from scrubjay.store.usage import NamespaceUsage
+from scrubjay.validation import (
+    MAX_COUNT,
+    MAX_KEY_BYTES,
+    MAX_NAMESPACE_CHARS,
+    MAX_NOTE_BYTES,
+    MAX_PAGE,
+    NewNote,
+    RecallQuery,
+    check_count,
+    check_key,
+    check_label,
+    check_namespace,
+)
+from scrubjay_activity import RequestCounter
+from scrubjay_auth import NEW_KEY, Authenticator, Quotas, headers_of
+from scrubjay_limits import MAX_BODY_BYTES, BodyLimit, WatchLimit
+from scrubjay_models import NAME_PATTERN, ErrorResult
+from scrubjay_watch import RefusalLog, Watchers
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+MAX_QUERY_BODY_BYTES = MAX_NOTE_BYTES + 2**20
+"""Bytes of a body that reads or changes a setting; more are refused with 413. The longest query with its other fields,
+or all the keys of one read, of which the shortest take four times their size as JSON."""
+OFF_LOOP_BYTES = 64 * 2**10
+"""Bytes of a body that is parsed on the event loop, which takes a millisecond or two. A larger one goes to the parser
+thread, which costs 0.1 ms and lets other requests run meanwhile."""
+RETRY_SECONDS = b"1"
+"""Retry-After of a 503, in seconds: most causes, such as another process's transaction, last less."""
+PRIVATE_PREFIXES = ("kronvex:", "memstore:")
+"""Prefixes of the namespaces of the Kronvex and Memstore APIs, of which each api key has its own."""
+HIDDEN_NAMESPACE = "/"
+"""A name that no namespace can have: what a key may not see is read from here, and so looks like what is missing."""
+VERSION_PATTERN = r'(W/)?"?[0-9]{1,15}"?'
+"""Of a version as an ETag; a proxy that compresses makes it a weak one."""
+
+
+@dataclass(slots=True)
+class Resources:
+    """What the routes share in a server process, from its start to its end."""
+
+    settings: Settings
+    store: AsyncStore
+    authenticator: Authenticator
+    quotas: Quotas
+    refusals: RefusalLog
+    watchers: Watchers
+    watch_limit: WatchLimit
+    body_limit: BodyLimit
+    parser: ThreadPoolExecutor
+    """One thread: a parsed body takes many times its size in memory, and two threads would share one interpreter."""
+    semantic_index: SemanticIndex | None
+    requests: RequestCounter
+
+
+# ---------------------------------------------------------------- authorization
+
+
+class Caller:
+    """A request that has been admitted: who sent it, and the operations that it runs."""
+
+    __slots__ = ("access", "request", "resources")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.resources: Resources = request.scope["app"].resources
+        self.access: Access = self.resources.authenticator.admit(request.scope)
+
+    @property
+    def client_id(self) -> str:
+        """The client whose limits apply: an api key, or an address while there are no keys."""
+        return self.request.scope["client_id"]  # type: ignore[no-any-return]
+
+    def header(self, name: bytes) -> str | None:
+        value = headers_of(self.request.scope).get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def is_connected(self) -> bool:
+        transport = getattr(self.request.scope.get("cycle"), "transport", None)
+        return transport is None or not transport.is_closing()
+
+    @property
+    def actor(self) -> Actor:
+        """In whose name the operations of this request run."""
+        return self.resources.quotas.actor(self.access)
+
+    def sees(self, namespace: str) -> bool:
+        """True if the key may read the namespace; private ones belong to one key and to administrators."""
+        if namespace.startswith(PRIVATE_PREFIXES) and not self.access.admin:
+            return False
+        return self.access.sees(namespace)
+
+    def readable(self, namespace: str) -> str:
+        """The namespace, or HIDDEN_NAMESPACE if the key may not see it."""
+        check_slashes(self.request.scope)
+        check_namespace(namespace)
+        return namespace if self.sees(namespace) else HIDDEN_NAMESPACE
+
+    def writable(self, namespace: str) -> str:
+        """The namespace; raises Forbidden if the key may not write to it."""
+        self.require_write()
+        check_slashes(self.request.scope)
+        check_namespace(namespace)
+        if not self.sees(namespace):
+            patterns = " ".join(self.access.patterns)
+            raise Forbidden(f"this api key may not write to {namespace!r}; its namespaces are {patterns}")
+        return namespace
+
+    def private(self, name: str, namespace: str) -> str:
+        """A namespace of a compat API, which belongs to the key, if the key's patterns match its name in that API.
+
+        A read of another gets HIDDEN_NAMESPACE, a write raises Forbidden.
+        """
+        if self.access.sees(name):
+            return namespace
+        if self.request.scope.get("writes"):
+            patterns = " ".join(self.access.patterns)
+            raise Forbidden(f"this api key may not write to {name!r}; its namespaces are {patterns}")
+        return HIDDEN_NAMESPACE
+
+    def require_write(self) -> None:
+        self.request.scope["writes"] = True
+        if self.access.read_only:
+            raise Forbidden("this api key may only read; ask for one that may write")
+
+    def require_admin(self) -> None:
+        if not self.access.admin:
+            raise Forbidden(f"this takes an admin key, and the one that was sent is not; {NEW_KEY}")
+
+    def run(self, operation: Operation[T]) -> Awaitable[T]:
+        """Run an operation in the name of the api key, and within its limits.
+
+        A write is not made when the client has hung up while it waited: the client may have made another since, which
+        this one would overwrite.
+        """
+        operation.actor = self.actor
+        operation.is_wanted = self.is_connected
+        return self.resources.store.run(operation)
+
+    async def remember(
+        self, namespace: str, note: NewNote, once: IdempotencyKey | None = None
+    ) -> tuple[Note, NamespaceUsage]:
+        """Store a note; the semantic index, if there is one, embeds it later."""
+        operation = await self.run_off_loop(notes.remember, namespace, note)
+        stored, usage = await self.run(run_once(operation, once))
+        if index := self.resources.semantic_index:
+            index.add(namespace, stored.id)
+        return stored, usage
+
+    async def recall(self, namespace: str, query: RecallQuery) -> list[Note]:
+        """The notes that match best: by words and, if there is a semantic index, by meaning."""
+        index = self.resources.semantic_index
+        nearest = await asyncio.to_thread(index.nearest, namespace, query) if index else {}
+        return await self.run(notes.recall(namespace, query, nearest))
+
+    async def run_off_loop(self, call: Callable[..., T], *args: Any) -> T:
+        """Call a function that works on the body: on the parser thread if the body is large."""
+        if not self.request.scope.get("has_large_body"):
+            return call(*args)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.resources.parser, _without_collector, call, *args)
+
+
+def _without_collector(call: Callable[..., T], *args: Any) -> T:
+    """Call without garbage collection: JSON makes no cycles, and visiting a large body stops every thread."""
+    gc.disable()
+    try:
+        return call(*args)
+    finally:
+        gc.enable()
+
+
+def check_slashes(scope: Scope) -> None:
+    """An encoded slash is decoded before the path is split, and would move the end of the namespace."""
+    raw = scope.get("raw_path") or b""
+    if b"%" in raw:
+        namespace_segment = 2 if scope["path"].startswith("/memory/") else 3
+        if b"%2f" in b"/".join(raw.split(b"/")[: namespace_segment + 1]).lower():
+            raise InvalidInput("a namespace has no '/', not even as %2F")
+
+
+def is_utf8(scope: Scope) -> bool:
+    """False if the URL has bytes that are not UTF-8: Uvicorn and Starlette would replace them with other text."""
+    for encoded in (scope.get("raw_path") or b"", scope["query_string"]):
+        if b"%" in encoded:
+            try:
+                unquote_to_bytes(encoded).decode()
+            except UnicodeDecodeError:
+                return False
+    return True
+
+
+class KeyConvertor(Convertor[str]):
+    """A key in a path: everything that follows, with slashes and line breaks."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+class _NoteConvertor(KeyConvertor):
+    """A note's id in a path, which is not the name of another route."""
+
+    regex = r"(?!(?:recall|context)$)[\s\S]+"
+
+
+register_url_convertor("key", KeyConvertor())
+register_url_convertor("note", _NoteConvertor())
+
+# ---------------------------------------------------------------- dependencies
+# Resolved in the order in which a route declares them: a JsonBody comes last, so that a request that is refused
+# is refused before its body is read.
+
+
+async def admit(request: Request) -> Caller:
+    return Caller(request)
+
+
+Admitted = Annotated[Caller, Depends(admit)]
+NamespacePath = Annotated[
+    str,
+    Path(min_length=1, max_length=MAX_NAMESPACE_CHARS, pattern=NAME_PATTERN),
+    BeforeValidator(check_namespace),
+]
+Key = Annotated[str, Path(min_length=1, max_length=MAX_KEY_BYTES), BeforeValidator(check_key)]
+
+PrefixQuery = Annotated[
+    str, Query(max_length=MAX_KEY_BYTES), BeforeValidator(lambda text: text and check_key(text, "prefix"))
+]
+AfterQuery = Annotated[
+    str, Query(max_length=MAX_KEY_BYTES), BeforeValidator(lambda text: text and check_key(text, "after"))
+]
+
+
+async def readable_namespace(request: Request, namespace: NamespacePath) -> str:
+    return Caller(request).readable(namespace)
+
+
+async def writable_namespace(request: Request, namespace: NamespacePath) -> str:
+    return Caller(request).writable(namespace)
+
+
+async def require_write(request: Request) -> None:
+    Caller(request).require_write()
+
+
+async def require_admin(request: Request) -> None:
+    Caller(request).require_admin()
+
+
+ReadableNamespace = Annotated[str, Depends(readable_namespace)]
+WritableNamespace = Annotated[str, Depends(writable_namespace)]
+AUTHENTICATED = [Depends(admit)]
+"""Dependencies of a router whose routes need an api key."""
+
+
+def parsed_by(parse: Callable[[str], object]) -> BeforeValidator:
+    """A validator for a parameter; its default is not text, and some versions of FastAPI validate that, too."""
+    return BeforeValidator(lambda given: parse(given) if isinstance(given, str) else given)
+
+
+def checked_by(parse: Callable[[str], object]) -> BeforeValidator:
+    """A validator that keeps the text, and raises what `parse` raises: a clearer error than that of a pattern."""
+
+    def check(text: str) -> str:
+        parse(text.strip())
+        return text.strip()
+
+    return parsed_by(check)
+
+
+def _parse_version(etag: str) -> int:
+    if etag == "*":
+        return items.ANY_VERSION
+    if not re.fullmatch(VERSION_PATTERN, etag):
+        raise InvalidInput(f'If-Match takes one version, as the ETag gave it: "3", not {etag[:40]!r}')
+    return int(etag.removeprefix("W/").strip('"'))
+
+
+async def idempotency_key(
+    text: Annotated[
+        str | None,
+        Header(
+            alias="Idempotency-Key",
+            pattern=HEADER,
+            description="an id of the sender's own: sent again with it, within a week, this does not happen twice."
+            " `id;seq=17` is number 17 of a sender that never sends two at once: then only the last is stored",
+        ),
+        checked_by(IdempotencyKey.parse),
+    ] = None,
+) -> IdempotencyKey | None:
+    return None if text is None else IdempotencyKey.parse(text)
+
+
+class Preconditions(NamedTuple):
+    """What a write requires of the stored value."""
+
+    if_match: int | None
+    if_none_match: bool
+
+    @classmethod
+    def parse(cls, if_match: str | None, if_none_match: str | None) -> Preconditions:
+        if if_none_match is not None and if_none_match.strip() != "*":
+            raise InvalidInput("a write takes If-None-Match: *, which means: only if there is no value yet")
+        return cls(None if if_match is None else _parse_version(if_match.strip()), if_none_match is not None)
+
+    def expected_version(self) -> int | None:
+        """If-Match: "3" is version 3, * is any; If-None-Match: * is 0, no version; None without either."""
+        if not self.if_none_match:
+            return self.if_match
+        if self.if_match is not None:
+            raise Conflict("a value exists or not: If-Match and If-None-Match: * cannot both be true", status=412)
+        return 0
+
+
+async def preconditions(
+    if_match: Annotated[
+        str | None,
+        Header(pattern=rf"^(\*|{VERSION_PATTERN})$", description='only over this version: "3"; or over any: *'),
+        checked_by(_parse_version),
+    ] = None,
+    if_none_match: Annotated[
+        str | None,
+        Header(json_schema_extra={"enum": ["*"]}, description="*: only if there is no value yet"),
+    ] = None,
+) -> Preconditions:
+    return Preconditions.parse(if_match, if_none_match)
+
+
+Once = Annotated[IdempotencyKey | None, Depends(idempotency_key)]
+If = Annotated[Preconditions, Depends(preconditions)]
+
+
+def label_text(name: str, *, allow_empty: bool = False) -> BeforeValidator:
+    """A validator for a type, a session or another short text; an empty one is None if allowed."""
+    return BeforeValidator(lambda text: check_label(name, None if allow_empty and text == "" else text))
+
+
+def count_text(name: str, *, least: int = 0, most: int = MAX_COUNT) -> BeforeValidator:
+    """A validator for a whole number in a query or header."""
+    return parsed_by(lambda text: parse_count(name, text, least=least, most=most))
+
+
+PageLimit = Annotated[int, Query(ge=1, le=MAX_PAGE), count_text("limit in the query", least=1, most=MAX_PAGE)]
+
+
+def parse_count(name: str, text: str, *, least: int = 0, most: int = MAX_COUNT) -> int:
+    digits = text.removeprefix("-") if least < 0 else text
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 16:
+        raise InvalidInput(f"{name} is a whole number, not {repr_short(text)}")
+    return check_count(name, int(text), least=least, most=most)
+
+
+def parse_boolean(name: str) -> Callable[[str], bool]:
+    """A parser of a switch in a query."""
+
+    def parse(text: str) -> bool:
+        if text not in ("true", "false"):
+            raise InvalidInput(f"{name} in the query is true or false, not {repr_short(text)}")
+        return text == "true"
+
+    return parse
+
+
+def index_text(name: str) -> BeforeValidator:
+    """A validator for a position in a list in the query; a negative one counts from the end."""
+
+    def parse(text: str) -> int:
+        number = parse_count(f"{name} in the query", text.removeprefix("-"))
+        return -number if text.startswith("-") else number
+
+    return parsed_by(parse)
+
+
+def seconds_text(name: str, most: float) -> BeforeValidator:
+    """A validator for a number of seconds in a query."""
+
+    def parse(text: str) -> float:
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds <= most:
+            raise InvalidInput(f"{name} in the query is a number of seconds from 0 to {most}, not {repr_short(text)}")
+        return seconds
+
+    return parsed_by(parse)
+
+
+class JsonBody(Generic[M]):
+    """Reads the request body as exact JSON and validates it with a model; a route declares its `dependency`.
+
+    FastAPI's own body parameters are read before any dependency runs, and would buffer a body that is refused anyway.
+    """
+
+    def __init__(self, model: type[M], max_bytes: int = MAX_BODY_BYTES) -> None:
+        self.model = model
+        self._max_bytes = max_bytes
+
+    @property
+    def dependency(self) -> Any:
+        return Depends(self.read_request)
+
+    async def read_request(self, request: Request) -> M:
+        return await self.read(Caller(request))
+
+    async def read(self, caller: Caller) -> M:
+        body = bytearray()
+        with caller.resources.body_limit.hold(caller.client_id) as grow:
+            async for chunk in caller.request.stream():
+                body += chunk
+                if len(body) > self._max_bytes:
+                    raise ValueTooLarge(f"the body has more than {self._max_bytes} bytes, the limit; split the call")
+                grow(len(body))
+            caller.request.scope["has_large_body"] = len(body) > OFF_LOOP_BYTES
+            return await caller.run_off_loop(self._parse, body)
+
+    def _parse(self, body: bytearray) -> M:
+        fields = decode_body(bytes(body)) if body else {}
+        if not isinstance(fields, dict):
+            raise InvalidInput("the body is a JSON object")
+        try:
+            return self.model.model_validate(fields)
+        except pydantic.ValidationError as error:
+            known = None if self.model.model_config.get("extra") != "forbid" else self.model.model_fields
+            raise _explained(error.errors(include_url=False)[0], known) from None
+
+
+# ---------------------------------------------------------------- errors
+
+_WHY = {
+    304: "not changed",
+    400: "the request is not valid",
+    401: "an api key is needed",
+    403: "the api key does not allow this",
+    404: "it does not exist",
+    409: "the stored value is of another kind, or the Idempotency-Key was used for another call",
+    412: "the stored value has another version",
+    413: "too large for one call",
+    429: "too many writes today, requests this minute or open watches; Retry-After says when to try again",
+    431: "the URL or the headers are too long",
+    503: "the database cannot do it now",
+    507: "no storage left",
+}
+COMMON_ERRORS = (400, 401, 403, 429, 431, 503)
+WRITE_ERRORS = (413, 507)
+
+
+def sends(media_type: str) -> dict[int | str, dict[str, Any]]:
+    """The response of a route that does not answer with JSON, for the OpenAPI document."""
+    return {200: {"content": {media_type: {"schema": {"type": "string"}}}}}
+
+
+def errors(*statuses: int, with_body: bool = True) -> dict[int | str, dict[str, Any]]:
+    """The error responses of a route, for the OpenAPI document."""
+    return {
+        status: {"description": _WHY[status], **({"model": ErrorResult} if with_body and status != 304 else {})}
+        for status in sorted(statuses)
+    }
+
+
+def invalid_parameter(error: RequestValidationError) -> InvalidInput:
+    """The first error that FastAPI found in the parameters of a request."""
+    return _explained(error.errors()[0])
+
+
+def _explained(error: Any, known: Any = None) -> InvalidInput:
+    """One of Pydantic's errors as ours: as raised by scrubjay.validation, or in Pydantic's words."""
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, InvalidInput):
+        return cause
+    *outer, name = error["loc"] or ["body"]
+    part = f"{outer[0]}[{outer[1]}]" if len(outer) > 1 else None  # an element of a list in the body
+    if error["type"] == "missing":
+        return InvalidInput(f'{part or "the request"} lacks the field "{name}"')
+    if error["type"] == "extra_forbidden":
+        takes = f"; it takes {', '.join(known)}" if known and not part else ""
+        return InvalidInput(f"{part or 'the body'} has an unknown field {repr_short(name)}{takes}")
+    path = f"{outer[0]}[{name}]" if isinstance(name, int) else name
+    return InvalidInput(f"{repr_short(path)}: {error['msg']}, not {repr_short(error['input'])}")
+
+
+def missing_item(request: Request) -> NotFound:
+    """Built from the path alone, so that it says the same about what is hidden and what does not exist."""
+    path = request.path_params
+    return NotFound(f"there is no {path['key']!r} in {path['namespace']!r}")
+
+
+_BASIC = b'Basic realm="Scrubjay, with an api key as the user name"'
+
+
+def is_script(request: Request) -> bool:
+    """Whether a script of a web page sent the request, and not a person who typed the URL."""
+    return headers_of(request.scope).get(b"sec-fetch-mode") in (b"cors", b"same-origin", b"no-cors")
+
+
+def error_response(
+    error: ScrubjayError, usage: NamespaceUsage | None = None, *, by_script: bool = False
+) -> JsonResponse:
+    """An error as JSON. To a script of a page it does not offer Basic: the browser would ask for a password."""
+    headers = quota_headers(usage)
+    if isinstance(error, QuotaExceeded):
+        headers += _usage_headers(error.usage) if error.usage else []
+        if error.retry_after is not None:
+            headers.append((b"retry-after", str(error.retry_after).encode()))
+    elif isinstance(error, Unavailable):
+        headers.append((b"retry-after", RETRY_SECONDS))
+    elif isinstance(error, Unauthenticated):
+        headers.append((b"www-authenticate", b"Bearer" if by_script else _BASIC))
+    return failure(error.status, error.code, error.detail, headers)
+
+
+def failure(status: int, code: str, detail: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> JsonResponse:
+    return JsonResponse(json.dumps({"code": code, "detail": detail}), headers, status)
+
+
+# ---------------------------------------------------------------- responses
+
+
+class JsonResponse(Response):
+    """JSON from text or data. Starlette's own takes three times as long to make its headers."""
+
+    media_type = "application/json"
+
+    def __init__(self, data: Any, headers: Sequence[tuple[bytes, bytes]] = (), status: int = 200) -> None:
+        text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+        self.status_code = status
+        self.body = text.encode()
+        self.background = None
+        self.raw_headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(self.body)),
+            *headers,
+        ]
+
+
+def write_response(data: Any, usage: NamespaceUsage, version: int = 0) -> JsonResponse:
+    """The response to a write, with what is left of the quota, and with the version as ETag."""
+    headers = quota_headers(usage)
+    if version:
+        headers.append(etag(version))
+    return JsonResponse(data, headers)
+
+
+def no_content(usage: NamespaceUsage | None = None) -> Response:
+    response = Response(status_code=204)
+    response.raw_headers += quota_headers(usage)
+    return response
+
+
+def etag(version: int) -> tuple[bytes, bytes]:
+    return b"etag", b'"%d"' % version
+
+
+def quota_headers(usage: NamespaceUsage | None) -> list[tuple[bytes, bytes]]:
+    """Each limit and what is left of it; a limit that is not set has no header."""
+    if usage is None or not any(usage.quota):
+        return []
+    return _usage_headers(usage.summary())
+
+
+def _usage_headers(usage: Usage) -> list[tuple[bytes, bytes]]:
+    headers: list[tuple[bytes, int]] = []
+    if usage.writes_per_day:
+        seconds = max(int(usage.resets_at.timestamp() - time.time()) + 1, 1)
+        headers += (
+            (b"ratelimit-limit", usage.writes_per_day),
+            (b"ratelimit-remaining", usage.writes_remaining or 0),
+            (b"ratelimit-reset", seconds),
+        )
+    if usage.max_bytes:
+        headers += (b"storage-limit", usage.max_bytes), (b"storage-remaining", usage.bytes_remaining or 0)
+    return [(name, b"%d" % number) for name, number in headers]
+
+
+def item_json(key: str, stored: StoredItem) -> str:
+    """An item as JSON; its value is JSON text already and is not parsed."""
+    expires_at = "null" if stored.expires_at is None else f'"{_iso(stored.expires_at)}"'
+    return (
+        f'{{"key":{json.dumps(key)},"value":{stored.text},"version":{stored.version},'
+        f'"created_at":"{_iso(stored.created_at)}","updated_at":"{_iso(stored.updated_at)}",'
+        f'"expires_at":{expires_at},"bytes":{stored.bytes}}}'
+    )
+
+
+@functools.lru_cache(4096)  # an item that is read often has the same times
+def _iso(milliseconds: int) -> str:
+    return to_time(milliseconds).isoformat(timespec="milliseconds")

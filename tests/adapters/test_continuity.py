@@ -1,0 +1,411 @@
+"""What the next chat starts from: after every ordinary ending, and whatever the user's own code looks like."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+
+import pytest
+
+autogen = pytest.importorskip("autogen")
+
+from autogen import ConversableAgent, GroupChat, GroupChatManager, UserProxyAgent  # noqa: E402
+
+from adapters.models import call_of, quiet, says, serving_model  # noqa: E402
+from scrubjay import Memory, PersistentAgent, PersistentGroupChat, persist  # noqa: E402
+from scrubjay.adapters.autogen import _agent  # noqa: E402
+
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+def assistant(*lines, name="assistant", **options):
+    return says(quiet(PersistentAgent, name, **options), *lines)
+
+
+def user(*lines, name="user"):
+    return says(quiet(ConversableAgent, name), *lines)
+
+
+def talk(someone, other, message="hello", **options):
+    return someone.initiate_chat(other, message=message, silent=True, **{"max_turns": 1, **options})
+
+
+def texts(messages):
+    return [message["content"] for message in messages]
+
+
+def weather(city: str) -> str:
+    return f"sunny in {city}"
+
+
+def with_tool(model, *, agent_kind=PersistentAgent, **options):
+    agent = agent_kind("assistant", llm_config=model.config, **options)
+    person = quiet(UserProxyAgent, "user", max_consecutive_auto_reply=3)
+    autogen.register_function(weather, caller=agent, executor=person, description="the weather")
+    return agent, person
+
+
+# Tool calls without results
+
+
+def test_a_chat_that_ended_before_the_result_of_a_tool_call_can_be_continued():
+    with serving_model(call_of("weather", {"city": "Rome"}), "As I said.") as model:
+        agent, person = with_tool(model)
+        talk(person, agent, "Rome?")
+        agent, person = with_tool(model)
+        talk(person, agent, "Well?")
+    assert model.refused == []
+    assert [message["role"] for message in model.seen[-1]] == ["system", "user", "assistant", "tool", "user"]
+    assert "interrupted" in model.seen[-1][3]["content"]
+    stored = agent.memory.get("with:assistant:user")
+    assert [row["message"]["role"] for row in stored] == ["user", "assistant", "user", "assistant"], "verbatim"
+
+
+def test_a_function_call_of_the_old_style_can_be_continued():
+    calling = {"content": None, "function_call": {"name": "weather", "arguments": "{}"}}
+    with serving_model(calling, "As I said.") as model:
+        for message in ("Rome?", "Well?"):
+            agent = PersistentAgent("assistant", llm_config=model.config)
+            talk(user(), agent, message)
+    assert model.refused == []
+    assert [message["role"] for message in model.seen[-1]] == ["system", "user", "assistant", "function", "user"]
+
+
+@pytest.mark.parametrize("kind", [ConversableAgent, PersistentAgent])
+def test_a_group_chat_that_ended_before_the_result_of_a_tool_call_can_be_continued(kind):
+    with serving_model(call_of("weather", {"city": "Rome"}), "As I said.") as model:
+        for message in ("Rome?", "Well?"):
+            caller = kind("caller", llm_config=model.config)
+            runner = quiet(kind, "runner")
+            autogen.register_function(weather, caller=caller, executor=runner, description="the weather")
+            group = PersistentGroupChat([runner, caller], [], max_round=2, speaker_selection_method="round_robin")
+            talk(runner, GroupChatManager(groupchat=group, llm_config=False), message)
+    assert model.refused == []
+    assert [message["role"] for message in model.seen[-1]] == ["system", "user", "assistant", "tool", "user"]
+
+
+# Reading the conversation
+
+
+def test_history_is_that_of_the_session():
+    talk(user(), assistant("I am for all."), "I am nobody.")
+    agent = assistant("Hello Alice.", session="alice")
+    talk(user(), agent, "I am Alice.")
+    lines = agent.history()
+    assert [(line["sender"], line["message"]) for line in lines] == [
+        ("user", "I am Alice."),
+        ("assistant", "Hello Alice."),
+    ]
+    assert all(line["id"] and line["time"] for line in lines)
+    assert len({line["id"] for line in lines}) == 2
+    assert agent.sessions() == ["alice", "default"]
+    assert agent.forget("default") > 0
+    assert assistant().history() == []
+    assert len(agent.history()) == 2
+
+
+def test_the_history_of_a_group_chat_names_the_speakers():
+    agents = [says(quiet(ConversableAgent, name)) for name in "AB"]
+    group = PersistentGroupChat(agents, [], max_round=2, speaker_selection_method="round_robin")
+    talk(agents[0], GroupChatManager(groupchat=group, llm_config=False), "go")
+    assert [(line["sender"], line["message"]) for line in group.history()] == [("A", "go"), ("B", "B 1")]
+
+
+def test_accessors_of_autogen_see_restored_conversations_at_once():
+    talk(user(), assistant("Noted."), "one")
+    talk(user(name="bob"), assistant("Noted, Bob."), "two")
+    person = user()
+    assert assistant().last_message(person)["content"] == "Noted."
+    assert person in assistant().chat_messages
+    assert user(name="stranger") not in assistant().chat_messages
+    assert len(assistant().chat_messages) == 2
+    assert "Noted, Bob." in repr(assistant()._oai_messages)
+    found = {peer.name: texts(messages) for peer, messages in assistant().chat_messages.items()}
+    assert found == {"user": ["one", "Noted."], "bob": ["two", "Noted, Bob."]}
+    agent = assistant()
+    assert len(list(agent.chat_messages)) == 2
+    talk(person, agent, "three")
+    assert texts(agent.chat_messages[person])[:3] == ["one", "Noted.", "three"]
+    assert len(agent.chat_messages) == 2, "the agent takes the place of its name"
+
+
+def test_messages_of_another_process_are_seen_after_refresh():
+    first, second, person = assistant(), assistant(), user()
+    talk(person, first, "one")
+    talk(person, second, "two")
+    talk(person, first, "three")
+    assert second.refresh() == 2
+    assert texts(second.chat_messages[person])[::2] == ["one", "two", "three"]
+    assert second.refresh() == 0
+    assert texts(assistant().chat_messages[user()])[::2] == ["one", "two", "three"]
+
+
+# People who are kept apart
+
+
+def test_the_first_use_says_once_where_conversations_are_saved(script):
+    code = """
+        import logging
+        logging.basicConfig(format="%(name)s %(message)s")
+        from adapters.models import quiet
+        from scrubjay import PersistentAgent
+        for name in ("assistant", "other"):
+            quiet(PersistentAgent, name).receive("hello", request_reply=False)
+        quiet(PersistentAgent, "third", memory="chosen")
+    """
+    for expected in (1, 0):
+        process = script.start(code)
+        _, errors = process.communicate(timeout=100)
+        lines = [line for line in errors.splitlines() if line.startswith("scrubjay ")]
+        assert len(lines) == expected, errors
+        assert all("autogen-tests-assistant" in line and "memory=" in line for line in lines)
+
+
+def test_two_people_of_one_name_who_talk_at_the_same_time_are_kept_apart(caplog):
+    seen = {}
+    both_are_here = asyncio.Event()
+
+    async def reply(recipient, messages=None, sender=None, config=None):
+        seen[messages[-1]["content"]] = texts(messages)
+        if len(seen) == 2:
+            both_are_here.set()
+        await both_are_here.wait()
+        return True, f"hello, {messages[-1]['content']}"
+
+    agent = quiet(PersistentAgent, "assistant")
+    agent.register_reply([ConversableAgent, None], reply, ignore_async_in_sync_chat=True)
+
+    async def main():
+        requests = [user().a_initiate_chat(agent, message=name, max_turns=1, silent=True) for name in ("Alice", "Bob")]
+        await asyncio.wait_for(asyncio.gather(*requests), 30)
+
+    asyncio.run(main())
+    assert seen == {"Alice": ["Alice"], "Bob": ["Bob"]}
+    assert len([record for record in caplog.records if "session=" in record.getMessage()]) == 1
+    lines = [line["message"] for line in agent.history()]
+    assert sorted(lines) == ["Alice", "Bob", "hello, Alice", "hello, Bob"], "nothing is lost"
+
+
+# Erasing
+
+
+def test_a_call_from_inside_autogen_never_erases():
+    namespace = {"__name__": "autogen.agentchat.contrib.some_agent"}
+    exec("def ask(agent):\n    agent.reset()\n    agent.clear_history()", namespace)
+    agent, person = assistant(), user()
+    talk(person, agent, "one")
+    namespace["ask"](agent)
+    assert agent.chat_messages[person] == []
+    talk(person, agent, "two")
+    assert texts(agent.chat_messages[person]) == ["two", "assistant 2"]
+    assert texts(assistant().chat_messages[user()]) == ["one", "assistant 1", "two", "assistant 2"]
+
+
+def test_a_group_chat_that_is_reset_inside_autogen_stays_stored():
+    namespace = {"__name__": "autogen.agentchat.contrib.society_of_mind_agent"}
+    exec("def ask(manager):\n    manager.reset()", namespace)
+    agents = [says(quiet(ConversableAgent, name)) for name in "AB"]
+    group = PersistentGroupChat(agents, [], max_round=2, speaker_selection_method="round_robin")
+    manager = GroupChatManager(groupchat=group, llm_config=False)
+    talk(agents[0], manager, "one")
+    namespace["ask"](manager)
+    assert group.messages == []
+    talk(agents[0], manager, "two")
+    assert texts(group.memory.get("messages")) == ["one", "B 1", "two", "B 2"]
+    assert group.speaker_history == ["A", "B", "A", "B"]
+
+
+def test_clear_history_that_is_written_out_starts_an_empty_chat_and_erases_nothing():
+    agent, person = assistant(), user()
+    talk(agent, person, "one")
+    result = talk(agent, person, "two", clear_history=True)
+    assert texts(result.chat_history) == ["two", "user 2"]
+    assert len(assistant().chat_messages[user()]) == 4
+
+
+def test_an_agent_that_does_not_resume_starts_empty_and_saves():
+    talk(user(), assistant(), "one")
+    agent = assistant(resume=False)
+    talk(user(), agent, "two")
+    assert texts(agent.chat_messages[user()]) == ["two", "assistant 1"]
+    assert texts(assistant().chat_messages[user()])[::2] == ["one", "two"]
+
+
+# Copies that users give back
+
+
+@pytest.mark.parametrize("part", [slice(0, 2), slice(2, None), slice(1, 3), slice(None)])
+def test_an_older_copy_of_the_messages_is_not_saved_twice(part):
+    agents = [says(quiet(ConversableAgent, name)) for name in "AB"]
+    options = {"max_round": 2, "speaker_selection_method": "round_robin"}
+    for message in ("one", "two"):
+        group = PersistentGroupChat(agents, [], **options)
+        talk(agents[0], GroupChatManager(groupchat=group, llm_config=False), message)
+    kept = copy.deepcopy(group.messages)
+    again = PersistentGroupChat(agents, copy.deepcopy(kept[part]), **options)
+    assert again.messages == again.memory.get("messages") == kept
+
+    agent, person = assistant(), user()
+    for message in ("one", "two"):
+        talk(person, agent, message)
+    said = copy.deepcopy(agent.chat_messages[person])
+    given = quiet(ConversableAgent, "assistant", chat_messages={person: copy.deepcopy(said[part])})
+    assert persist(given).chat_messages[person] == said
+    assert len(agent.history()) == 4
+
+
+# Attributes of the user's own
+
+
+class Clerk(PersistentAgent):
+    """A subclass that uses our names for its own things."""
+
+    def __init__(self, name, **options):
+        super().__init__(name, **options)
+        self.state = {"open": True}
+        self.memory = ["mine"]
+        self.session = 7
+
+    def history(self):
+        return "mine"
+
+
+def test_a_subclass_may_use_our_names():
+    agent = says(quiet(Clerk, "clerk"))
+    talk(user(), agent, "one")
+    assert (agent.state, agent.memory, agent.session, agent.history()) == ({"open": True}, ["mine"], 7, "mine")
+    assert texts(says(quiet(Clerk, "clerk")).chat_messages[user()]) == ["one", "clerk 1"]
+
+
+class Poet(ConversableAgent):
+    memory = "a verse"
+
+    def __init__(self, name, **options):
+        super().__init__(name, **options)
+        self.state = "sleepy"
+
+    def forget(self):
+        return "never"
+
+
+def test_persist_leaves_attributes_of_the_user_and_says_so(caplog):
+    agent = persist(says(quiet(Poet, "poet")))
+    assert (agent.memory, agent.state, agent.forget()) == ("a verse", "sleepy", "never")
+    assert "memory, state, forget" in caplog.text
+    talk(user(), agent, "one")
+    assert len(persist(quiet(Poet, "poet")).chat_messages[user()]) == 2
+
+
+def test_an_exception_of_ours_does_not_break_a_chat(monkeypatch, caplog):
+    agent, person = assistant(), user()
+    monkeypatch.setattr(_agent.AgentPart, "save", lambda *_, **__: 1 / 0)
+    talk(person, agent, "one")
+    assert agent.last_message(person)["content"] == "assistant 1"
+    assert "is not saved" in caplog.text
+
+
+def test_a_misspelt_argument_is_an_error():
+    with pytest.raises(TypeError, match="sesion"):
+        PersistentAgent("a", sesion="u")
+
+
+# Bounds
+
+
+def test_limits_bound_summaries_and_the_selection_of_speakers():
+    with serving_model(*["ok"] * 40) as model:
+        agent, person = PersistentAgent("assistant", llm_config=model.config, max_messages=4), user()
+        for number in range(10):
+            talk(person, agent, f"message {number}")
+        talk(person, agent, "sum up", summary_method="reflection_with_llm")
+        assert [message["role"] for message in model.seen[-1]][-1] == "system"
+        assert texts(model.seen[-1])[:-1] == ["sum up", "ok"], "the summary is of this chat alone"
+        talk(person, agent, "on", max_turns=4, summary_method="reflection_with_llm")
+        assert len(model.seen[-1]) <= 5
+        model.seen.clear()
+        agents = [says(quiet(ConversableAgent, name)) for name in "ABC"]
+        group = PersistentGroupChat(agents, [], max_round=12, speaker_selection_method="auto", max_messages=3)
+        model.replies[:] = ["A", "B", "C"] * 20
+        talk(agents[0], GroupChatManager(groupchat=group, llm_config=model.config), "go")
+    assert len(group.messages) == 12
+    assert max(map(len, model.seen)) <= 3 + 3, "three messages, and those of the selection itself"
+
+
+def test_every_prompt_is_bounded_by_the_window_of_the_model(monkeypatch):
+    monkeypatch.setattr(_agent, "_default_max_tokens", lambda _client: 50)
+    with serving_model() as model:
+        agent, person = PersistentAgent("assistant", llm_config=model.config), user()
+        talk(person, agent, "start", max_turns=20, summary_method="reflection_with_llm")
+        assert max(map(len, model.seen)) <= 12
+        assert len(agent.history()) == 40
+        model.seen.clear()
+        model.replies[:] = ["A", "B"] * 40
+        agents = [says(quiet(ConversableAgent, name)) for name in "AB"]
+        group = PersistentGroupChat(agents, [], max_round=20, speaker_selection_method="auto")
+        manager = GroupChatManager(groupchat=group, llm_config=model.config)
+        talk(agents[0], manager, "go", summary_method="reflection_with_llm")
+    assert len(group.messages) == 20
+    assert len(model.seen) >= 20, "19 selections and a summary"
+    assert max(map(len, model.seen)) <= 14, "the messages that fit, and those of the selection itself"
+
+
+def test_a_plain_member_starts_with_as_much_of_the_earlier_chat_as_fits():
+    with serving_model() as model:
+        for message in ("one", "two", "three", "four"):
+            agents = [says(quiet(ConversableAgent, "A")), ConversableAgent("B", llm_config=model.config)]
+            options = {"max_round": 2, "speaker_selection_method": "round_robin", "max_messages": 2}
+            group = PersistentGroupChat(agents, [], **options)
+            talk(agents[0], GroupChatManager(groupchat=group, llm_config=False), message)
+    assert texts(model.seen[-1])[1:] == ["three", "ok", "four"]
+    assert len(group.messages) == 8
+
+
+def test_the_summary_of_a_group_chat_is_of_this_chat_alone():
+    with serving_model(*["ok"] * 10) as model:
+        for message in ("one", "two"):
+            agents = [says(quiet(ConversableAgent, name)) for name in "AB"]
+            group = PersistentGroupChat(agents, [], max_round=2, speaker_selection_method="round_robin")
+            manager = GroupChatManager(groupchat=group, llm_config=model.config)
+            talk(agents[0], manager, message, summary_method="reflection_with_llm")
+    assert texts(model.seen[-1])[:-1] == ["two", "B 1"]
+
+
+def test_the_window_of_a_known_model_is_known():
+    class Client:
+        _config_list = ({"model": "gpt-4o"},)
+
+    class Unknown:
+        _config_list = ({"model": "nobody-knows"},)
+
+    assert _agent._default_max_tokens(Client()) == 96_000
+    assert _agent._default_max_tokens(Unknown()) is None
+
+
+# State
+
+
+def test_state_that_has_not_changed_is_not_written_again():
+    agent, person = assistant(), user()
+    agent.state["large"] = {"x": "y" * 1000}
+    version = agent.memory.item("state:assistant:large").version
+    talk(person, agent, "one")
+    assert agent.memory.item("state:assistant:large").version == version
+    agent.state["large"]["x"] = "z"
+    talk(person, agent, "two")
+    assert agent.memory.item("state:assistant:large").version == version + 1
+
+
+def test_a_message_is_one_write():
+    agent, person = assistant(remember=True), user()
+    agent.state["n"] = 1
+    before = agent.memory.usage().writes_today
+    agent.receive("a message about bicycles", person, request_reply=False)
+    assert agent.memory.usage().writes_today == before + 1
+    assert json.dumps(agent.memory.get("conversation_history:ids"))
+    group = GroupChat([agent, person], [])
+    assert persist(group).messages == []
+    before = group.memory.usage().writes_today
+    group.append({"role": "user", "content": "hi"}, agent)
+    assert group.memory.usage().writes_today == before + 1
+    assert Memory("autogen-tests-assistant").notes()[0].content == "a message about bicycles"

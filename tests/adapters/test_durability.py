@@ -1,0 +1,284 @@
+"""No message of an agent is lost: memories that are locked, unreachable, full, or closed to the api key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("autogen")
+
+from autogen import GroupChat, GroupChatManager
+
+from adapters.models import quiet, says
+from harness import issue_key, serving
+from scrubjay import Forbidden, Memory, PersistentAgent, PersistentGroupChat, Unauthenticated, Unavailable, transport
+from slow_link import SlowLink
+
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+TELL = """
+    import os, signal, sys, time
+    from adapters.models import quiet
+    from scrubjay import Memory, PersistentAgent
+    memory = Memory("agent", **eval(sys.argv[1]))
+    agent = quiet(PersistentAgent, "assistant", memory=memory)
+    print("built", flush=True)
+    while sys.argv[3:] and not os.path.exists(sys.argv[3]):
+        time.sleep(0.02)
+    slowest = 0
+    for number in range(int(sys.argv[2])):
+        started = time.monotonic()
+        agent.receive(f"message {number}", request_reply=False)
+        slowest = max(slowest, time.monotonic() - started)
+    print(f"{slowest:.2f}", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def tell(script, where, count):
+    """Tell an agent in a process of its own so many messages and kill it; how many seconds the slowest took."""
+    process = script.start(TELL, where, count)
+    output, errors = process.communicate(timeout=100)
+    assert process.returncode == -signal.SIGKILL, errors
+    return float(output.split()[-1])
+
+
+def stored(memory):
+    """The messages as an agent of a later process has them."""
+    agent = quiet(PersistentAgent, "assistant", memory=memory)
+    user = quiet(PersistentAgent, "user", memory="other")
+    return [message["content"] for message in agent.chat_messages[user]]
+
+
+def eventually(holds):
+    give_up_at = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
+
+
+def pending():
+    command = [sys.executable, "-m", "scrubjay", "pending", "--all"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ}).stdout
+
+
+def test_a_locked_file_loses_nothing_when_the_process_is_killed(script, home):
+    with Memory("agent"):  # the file exists
+        pass
+    with closing(sqlite3.connect(home, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        slowest = tell(script, {}, 5)
+        assert "agent" in pending()
+        other.execute("ROLLBACK")
+    assert slowest < 3
+    assert stored("agent") == [f"message {number}" for number in range(5)], "queued messages are part of the history"
+    eventually(lambda: len(Memory("agent").get("conversation_history", [])) == 5)
+
+
+def test_a_silent_server_loses_nothing_and_is_waited_for_once(script):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        slowest = tell(script, {"url": url}, 20)
+        assert slowest < 2
+        with Memory("agent", url=url) as memory:
+            assert len(memory.pending()) == 20
+
+
+def test_a_used_up_quota_loses_nothing(script, tmp_path):
+    with serving(tmp_path / "served.db", "--writes-per-day", "5", "--durability", "fast") as server:
+        tell(script, {"url": server.url}, 12)
+        with Memory("agent", url=server.url) as memory:
+            assert memory.usage().writes_today == 5, "one write for each message"
+            assert len(memory.pending()) == 7
+            assert stored(memory) == [f"message {number}" for number in range(12)]
+            memory.set_quota(writes_per_day=0)
+            memory.flush()
+            assert len(memory.get("conversation_history")) == 12
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A server that wants api keys."""
+    path = tmp_path_factory.mktemp("guarded") / "served.db"
+    issue_key(path, "admin", "--admin")
+    with serving(path, "--durability", "fast") as server:
+        server.make_key = lambda name, *flags: issue_key(path, name, *flags)
+        command = [sys.executable, "-m", "scrubjay", "key"]
+
+        def revoke(name):
+            listed = subprocess.run([*command, "list", "--path", path], capture_output=True, text=True, check=True)
+            (line,) = [line for line in listed.stdout.splitlines() if line.endswith(name)]
+            subprocess.run([*command, "revoke", line.split()[0], "--path", path], check=True)
+
+        server.revoke = revoke
+        yield server
+
+
+def test_a_missing_or_unknown_key_is_an_error_when_the_agent_is_built(guarded):
+    for key in (None, "sj_wrong"):
+        memory = Memory("agent", url=guarded.url, api_key=key)
+        with pytest.raises(Unauthenticated):
+            quiet(PersistentAgent, "assistant", memory=memory)
+        with pytest.raises(Unauthenticated):
+            PersistentGroupChat(
+                [quiet(PersistentAgent, "a", memory="x"), quiet(PersistentAgent, "b", memory="x")], memory=memory
+            )
+
+
+@pytest.mark.parametrize("flags", [("--namespaces", "other"), ("--read-only",)])
+def test_a_key_that_may_not_write_is_an_error_when_the_agent_is_built(guarded, flags):
+    key = guarded.make_key("narrow" + flags[0], *flags)
+    with pytest.raises(Forbidden):
+        quiet(PersistentAgent, "assistant", memory=Memory("agent", url=guarded.url, api_key=key))
+
+
+def test_messages_after_a_key_was_revoked_are_in_the_outbox(guarded, script, tmp_path):
+    key = guarded.make_key("leaver")
+    where = {"url": guarded.url, "api_key": key}
+    mark = tmp_path / "revoked"
+    process = script.start(TELL, where, 5, mark)
+    assert process.stdout.readline() == "built\n"
+    guarded.revoke("leaver")
+    mark.touch()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, errors
+    assert "agent" in pending()
+    with Memory("agent", **where) as memory:
+        assert len(memory.pending()) == 5
+
+
+def test_a_message_that_can_neither_be_stored_nor_queued_is_logged_and_saved_with_the_next(home, caplog, tmp_path):
+    outbox = tmp_path / "folder"
+    outbox.mkdir()
+    memory = Memory("agent", outbox=outbox)  # not a file
+    agent = quiet(PersistentAgent, "assistant", memory=memory)
+    with closing(sqlite3.connect(home, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        agent.receive("one", request_reply=False)
+        other.execute("ROLLBACK")
+    assert "neither stored nor queued" in caplog.text
+    assert agent.unsaved > 0
+    time.sleep(0.3)  # the first retry
+    agent.receive("two", request_reply=False)
+    assert [line["message"] for line in memory.get("conversation_history")] == ["one", "two"]
+
+
+def test_a_strict_memory_raises_when_the_history_cannot_be_read(caplog):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(Unavailable):
+            quiet(PersistentAgent, "assistant", memory=Memory("agent", url=url, strict=True))
+        quiet(PersistentAgent, "assistant", memory=Memory("agent", url=url))
+    assert "WITHOUT their stored history" in caplog.text
+
+
+def test_a_long_history_is_read_over_a_slow_link(tmp_path):
+    with serving(tmp_path / "served.db", "--writes-per-day", "0", "--max-bytes", "0", "--durability", "fast") as server:
+        with Memory("agent", url=server.url) as memory:
+            rows = [
+                {"id": f"{n:012x}-{n}", "message": {"role": "user", "content": "x" * 200, "name": "user"}}
+                for n in range(2000)
+            ]
+            memory.set("with:assistant:user", rows)
+        with closing(SlowLink(server.port, 250_000)) as link:
+            started = time.monotonic()
+            agent = quiet(PersistentAgent, "assistant", memory=Memory("agent", url=link.url))
+            agent.receive("hello", request_reply=False)
+            assert time.monotonic() - started > 1, "the link is slow"
+            (messages,) = agent.chat_messages.values()
+            assert len(messages) == 2001
+
+
+@pytest.mark.parametrize("options", [{}, {"recall": True, "remember": True}])
+def test_no_request_is_made_on_the_event_loop(tmp_path, monkeypatch, options):
+    """Agents and chats are made before it runs: a constructor cannot wait without holding it up."""
+    on_the_loop = []
+
+    class Watched(transport.PooledTransport):
+        def send(self, method, path, *rest):
+            if asyncio._get_running_loop():
+                on_the_loop.append((method, path))
+            return super().send(method, path, *rest)
+
+    monkeypatch.setattr(transport, "PooledTransport", Watched)
+    with serving(tmp_path / "served.db", "--durability", "fast") as server:
+        memory = Memory("agent", url=server.url)
+        for _ in range(2):
+            agent = says(quiet(PersistentAgent, "assistant", memory=memory, **options))
+            person = says(quiet(PersistentAgent, "person", memory=Memory("person", url=server.url), **options))
+            agents = [says(quiet(PersistentAgent, name, memory=memory, **options)) for name in "AB"]
+            team = Memory("team", url=server.url)
+            group = PersistentGroupChat(agents, [], max_round=3, speaker_selection_method="round_robin", memory=team)
+            manager = GroupChatManager(groupchat=group, llm_config=False)
+            plain = GroupChatManager(
+                groupchat=GroupChat(agents, [], max_round=3, speaker_selection_method="round_robin"), llm_config=False
+            )
+
+            async def main(agent=agent, person=person, agents=agents, managers=(manager, plain)):
+                await person.a_initiate_chat(agent, message="hello there", max_turns=2, silent=True)
+                await agent.a_initiate_chat(person, message="again", max_turns=1, silent=True, clear_history=True)
+                for each in managers:
+                    await agents[0].a_initiate_chat(each, message="go on", silent=True)
+
+            asyncio.run(main())
+        assert on_the_loop == []
+        texts = [message["content"] for message in team.get("messages")]
+        assert texts == ["go on", "B 1", "A 1", "go on", "B 1", "A 1"]
+        history = [line["message"] for line in Memory("person", url=server.url).get("conversation_history")]
+        assert history.count("hello there") == 2
+
+
+def test_the_history_includes_an_outage_with_many_queued_messages(script, tmp_path):
+    with serving(tmp_path / "served.db", "--durability", "fast") as server:
+        tell(script, {"url": server.url}, 3)
+    tell(script, {"url": server.url}, 100)
+    with serving(tmp_path / "served.db", "--durability", "fast", "--writes-per-day", "0", port=server.port):
+        memory = Memory("agent", url=server.url)
+        assert stored(memory) == [f"message {n}" for n in range(3)] + [f"message {n}" for n in range(100)]
+        memory.flush(60)
+        assert len(memory.get("conversation_history")) == 103
+        assert len(stored(memory)) == 103
+
+
+def test_lists_that_people_read_lose_nothing_at_any_kill(script):
+    code = """
+        import random, sys, threading, os, signal, time
+        sys.path.insert(0, sys.argv[1])
+        from test_autogen import talk, team
+        from scrubjay import PersistentAgent
+        agents, group, manager = team(kind=PersistentAgent, rounds=100000, memory="team")
+        threading.Timer(random.uniform(0.2, 0.6), os.kill, (os.getpid(), signal.SIGKILL)).start()
+        talk(agents[0], manager, "go")
+    """
+    for _ in range(4):
+        script.start(code, Path(__file__).parent).communicate(timeout=60)
+        memory = Memory("team")
+        messages, speakers, ids = (memory.get(key) for key in ("messages", "speaker_history", "messages:ids"))
+        assert len(messages) == len(speakers) == len(ids)
+        assert [message["name"] for message in messages] == speakers
+        for name in "ABC":
+            own = Memory(f"autogen-tests-{name}")
+            assert len(own.get("conversation_history")) == len(own.get("conversation_history:ids"))
+            assert abs(len(own.get("conversation_history")) - len(messages)) <= 4, (
+                "each kill may come between two agents"
+            )
+
+
+def test_ids_of_messages_are_times():
+    agent = quiet(PersistentAgent, "assistant")
+    before = time.time()
+    agent.receive("one", request_reply=False)
+    (line,) = agent.history()
+    assert json.loads(json.dumps(line["id"]))
+    assert before - 1 < line["time"].timestamp() < time.time() + 1

@@ -1,0 +1,30 @@
+"""The examples of adapters: short, and they run twice without a model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
+NEEDS = {
+    "langgraph_thread.py": "langgraph.graph",
+    "openai_agents_session.py": "agents",
+    "pydantic_ai_conversation.py": "pydantic_ai",
+}
+"""The module without which an example cannot run."""
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_is_short_and_runs_twice(path, home):
+    pytest.importorskip(NEEDS[path.name], exc_type=ImportError)
+    assert len(path.read_text().splitlines()) <= 15
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, path], capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ)
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout

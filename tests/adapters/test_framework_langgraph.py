@@ -1,0 +1,167 @@
+"""Checkpoints and the store of LangGraph."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Annotated, TypedDict
+from uuid import UUID
+
+import pytest
+
+pytest.importorskip("langgraph.graph", reason="LangGraph is not installed")
+
+from langgraph.graph import StateGraph
+
+from scrubjay import Memory, Unavailable
+from scrubjay.adapters import langgraph as adapter
+from scrubjay.adapters.langgraph import ScrubjaySaver, ScrubjayStore
+
+THREAD = {"configurable": {"thread_id": "sarah"}}
+
+
+class State(TypedDict):
+    log: Annotated[list[str], operator.add]
+    document: str
+
+
+def make_graph(**options):
+    graph = StateGraph(State)
+    graph.add_node("one", lambda state: {"log": ["one"]})
+    graph.add_node("two", lambda state: {"log": ["two"]})
+    graph.set_entry_point("one")
+    graph.add_edge("one", "two")
+    return graph.compile(**options)
+
+
+@pytest.mark.parametrize("where", ["file", "server"])
+def test_the_saver_passes_the_conformance_tests(where, tmp_path, request):
+    from langgraph.checkpoint.conformance import checkpointer_test, validate
+
+    from harness import fresh_name
+
+    place = {"path": tmp_path / "db", "durability": "fast"}
+    if where == "server":
+        place = {"url": request.getfixturevalue("server").url, "timeout": 60}
+
+    @checkpointer_test(name="ScrubjaySaver")
+    async def saver():
+        with Memory(fresh_name(), **place, strict=True) as memory:
+            yield ScrubjaySaver(memory)
+
+    report = asyncio.run(validate(saver))
+    results = report.to_dict()["results"].values()
+    assert report.passed_all()
+    assert sum(result["tests_passed"] for result in results) >= 81
+    assert sum(result["tests_skipped"] for result in results) == 0
+
+
+def test_a_thread_goes_on_with_sync_and_async_calls_mixed(home):
+    agent = make_graph(checkpointer=ScrubjaySaver())
+    agent.invoke({"log": ["hi"], "document": "x"}, THREAD)
+    again = make_graph(checkpointer=ScrubjaySaver())
+    found = asyncio.run(again.ainvoke({"log": ["again"]}, THREAD))
+    assert found == {"log": ["hi", "one", "two", "again", "one", "two"], "document": "x"}
+    assert len(list(again.get_state_history(THREAD))) == 8
+
+
+def test_a_channel_that_does_not_change_is_stored_once(home):
+    agent = make_graph(checkpointer=ScrubjaySaver())
+    agent.invoke({"log": ["hi"], "document": "x" * 100_000}, THREAD)
+    first = Memory("langgraph").usage().bytes
+    for _ in range(5):
+        agent.invoke({"log": ["hi"]}, THREAD)
+    assert Memory("langgraph").usage().bytes < first + 100_000
+
+
+def test_a_value_larger_than_one_call_is_split(home, monkeypatch):
+    monkeypatch.setattr(adapter, "PART_CHARS", 1000)
+    monkeypatch.setattr(adapter, "BATCH_CHARS", 3000)
+    agent = make_graph(checkpointer=ScrubjaySaver())
+    text = "".join(map(str, range(5000)))
+    agent.invoke({"log": ["hi"], "document": text}, THREAD)
+    assert agent.get_state(THREAD).values["document"] == text
+    assert any("#0003" in key for key in Memory("langgraph").keys("b/"))
+    agent.checkpointer.prune(["sarah"])
+    assert agent.get_state(THREAD).values["document"] == text
+    agent.checkpointer.delete_thread("sarah")
+    assert Memory("langgraph").keys() == []
+
+
+def test_a_turn_takes_few_writes(home):
+    memory = Memory("langgraph")
+    make_graph(checkpointer=ScrubjaySaver(memory)).invoke({"log": ["hi"], "document": ""}, THREAD)
+    assert memory.usage().writes_today <= 8
+
+
+def test_an_unreachable_server_is_not_an_empty_thread(tmp_path):
+    memory = Memory("ns", url="http://127.0.0.1:9", outbox=tmp_path / "outbox", timeout=1, strict=True)
+    with pytest.raises(Unavailable):
+        make_graph(checkpointer=ScrubjaySaver(memory)).invoke({"log": ["hi"], "document": ""}, THREAD)
+    with pytest.raises(Unavailable):
+        ScrubjayStore(memory).search(("users",))
+
+
+class Colour(Enum):
+    BLUE = "blue"
+
+
+def test_the_store_keeps_the_values_of_frameworks(home):
+    store = ScrubjayStore()
+    value = {"at": datetime(2026, 1, 2, tzinfo=UTC), "id": UUID(int=1), "colour": Colour.BLUE, "set": {1}}
+    store.put(("users", "sarah/tom"), "a//b", value)
+    found = store.get(("users", "sarah/tom"), "a//b")
+    assert found.value == {
+        "at": "2026-01-02T00:00:00+00:00", "id": str(UUID(int=1)), "colour": "blue", "set": [1],
+    }  # fmt: skip
+    assert (found.namespace, found.key) == (("users", "sarah/tom"), "a//b")
+    assert store.list_namespaces() == [("users", "sarah/tom")]
+
+
+def test_the_store_finds_words_without_a_model(home):
+    store = ScrubjayStore()
+    store.put(("facts", "sarah"), "1", {"text": "She decided to use PostgreSQL"})
+    store.put(("facts", "sarah"), "2", {"text": "She likes walnuts"})
+    store.put(("facts", "tom"), "1", {"text": "He likes PostgreSQL, too"})
+    (found,) = store.search(("facts", "sarah"), query="Which database, PostgreSQL?")
+    assert (found.key, found.namespace) == ("1", ("facts", "sarah"))
+    assert found.score > 0
+    assert [item.key for item in asyncio.run(store.asearch(("facts",), query="walnut"))] == ["2"]
+
+
+def test_a_put_keeps_the_time_of_creation(home):
+    store = ScrubjayStore()
+    store.put(("a",), "k", {"n": 1})
+    first = store.get(("a",), "k")
+    store.put(("a",), "k", {"n": 2})
+    assert store.get(("a",), "k").created_at == first.created_at
+
+
+def test_another_process_goes_on_after_kill_9(script):
+    code = """
+        import itertools, operator, sys
+        from typing import Annotated, TypedDict
+        from langgraph.graph import StateGraph
+        from scrubjay.adapters.langgraph import ScrubjaySaver
+        class State(TypedDict):
+            log: Annotated[list, operator.add]
+        graph = StateGraph(State)
+        graph.add_node("one", lambda state: {"log": ["one"]})
+        graph.set_entry_point("one")
+        agent = graph.compile(checkpointer=ScrubjaySaver())
+        thread = {"configurable": {"thread_id": "sarah"}}
+        for number in itertools.count() if sys.argv[1] == "write" else ["again"]:
+            found = agent.invoke({"log": [str(number)]}, thread)
+            print(number if sys.argv[1] == "write" else " ".join(found["log"]), flush=True)
+    """
+    writer = script.start(code, "write")
+    for _ in range(5):
+        assert writer.stdout.readline()
+    writer.kill()
+    writer.communicate(timeout=60)
+    found = [word for word in script(code, "read").split() if word != "one"]
+    assert found[:5] == ["0", "1", "2", "3", "4"]
+    assert found[-1] == "again"
+    assert found[:-1] == [str(number) for number in range(len(found) - 1)]

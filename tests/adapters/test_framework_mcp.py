@@ -1,0 +1,181 @@
+"""The MCP server, as its clients see it: over stdio, over HTTP, and in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("mcp.server.mcpserver", reason="the MCP SDK is not installed")
+
+from mcp import StdioServerParameters
+from mcp.client import Client
+
+from scrubjay import InvalidInput, Memory
+from scrubjay.adapters.mcp import make_server
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "memory.db")
+
+
+def stdio(path: str, *namespaces: str) -> Client:
+    flags = [flag for name in namespaces or ("me",) for flag in ("--namespace", name)]
+    command = ["-m", "scrubjay", "mcp", "--path", path, *flags]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SCRUBJAY_")}
+    return Client(StdioServerParameters(command=sys.executable, args=command, env=environment))
+
+
+async def call(client: Client, tool: str, **arguments) -> str:
+    result = await client.call_tool(tool, arguments)
+    (content,) = result.content
+    return f"error: {content.text}" if result.is_error else content.text
+
+
+def test_the_tools_keep_and_find(path):
+    async def use() -> None:
+        async with Client(make_server(["me", "work"], path=path)) as client:
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            assert list(tools) == ["remember", "recall", "forget", "get", "set", "list", "search"]
+            assert tools["recall"].annotations.read_only_hint
+            assert tools["forget"].annotations.destructive_hint
+            note = (await call(client, "remember", content="Sarah likes walnuts")).rpartition(" ")[2]
+            assert "Sarah likes walnuts" in await call(client, "recall", query="What does Sarah like?")
+            assert await call(client, "recall", query="PostgreSQL") == "no note fits 'PostgreSQL'"
+            assert await call(client, "forget", note_id=note) == f"note {note} is erased"
+            assert await call(client, "forget", note_id=note) == f"there is no note {note}"
+            assert await call(client, "get", key="city") == "nothing is stored under 'city'"
+            assert await call(client, "set", key="city", value={"name": "Berlin"}) == "stored under 'city'"
+            assert await call(client, "get", key="city") == '{"name": "Berlin"}'
+            assert await call(client, "search", query="berlin") == 'city: {"name": "Berlin"}'
+            assert await call(client, "list") == "city"
+            assert await call(client, "list", namespace="work") == "no keys"
+            assert await call(client, "set", key="city", value=None) == "'city' is deleted"
+
+    asyncio.run(use())
+
+
+def test_no_other_namespace_can_be_reached_and_the_model_reads_why(path):
+    Memory("secret", path=path).set("k", "hidden")
+
+    async def use() -> None:
+        async with Client(make_server(["me"], path=path)) as client:
+            for tool, arguments in (("get", {"key": "k"}), ("list", {}), ("recall", {"query": "hidden"})):
+                answer = await call(client, tool, namespace="secret", **arguments)
+                assert answer.startswith("error: ")
+                assert "use one of: me" in answer
+            assert "at least one character" in await call(client, "get", key="")
+
+    asyncio.run(use())
+    with pytest.raises(InvalidInput, match="at least one"):
+        make_server([], path=path)
+
+
+def test_a_long_list_of_keys_says_how_to_go_on(path):
+    Memory("me", path=path).update({f"k{number:03}": 1 for number in range(250)})
+
+    async def use() -> None:
+        async with Client(make_server(["me"], path=path)) as client:
+            first = await call(client, "list")
+            assert "after='k199'" in first
+            assert (await call(client, "list", after="k199")).splitlines()[-1] == "k249"
+
+    asyncio.run(use())
+
+
+def test_an_unreachable_server_is_an_error_that_the_model_reads(tmp_path):
+    options = {"url": "http://127.0.0.1:9", "timeout": 1, "outbox": tmp_path / "outbox"}
+
+    async def use() -> None:
+        async with Client(make_server(["me"], **options)) as client:
+            assert "cannot reach" in await call(client, "recall", query="x")
+            assert (await call(client, "set", key="k", value=1)).startswith("queued")
+
+    asyncio.run(use())
+
+
+def test_two_clients_with_a_process_each_lose_nothing(path):
+    async def write(start: int) -> None:
+        async with stdio(path) as client:
+            for number in range(start, start + 20):
+                await asyncio.gather(
+                    call(client, "set", key=f"k{number}", value=number),
+                    call(client, "remember", content=f"The number {number} was written"),
+                )
+
+    async def use() -> None:
+        await asyncio.gather(write(0), write(20))
+
+    asyncio.run(use())
+    with Memory("me", path=path) as memory:
+        assert dict(memory.items()) == {f"k{number}": number for number in range(40)}
+        assert len(memory.notes()) == 40
+
+
+def test_another_process_goes_on_after_kill_9(path):
+    code = """
+        import asyncio, itertools, sys
+        from mcp import StdioServerParameters
+        from mcp.client import Client
+        async def main():
+            command = ["-m", "scrubjay", "mcp", "--path", sys.argv[1], "--namespace", "me"]
+            async with Client(StdioServerParameters(command=sys.executable, args=command)) as client:
+                for number in itertools.count():
+                    await client.call_tool("set", {"key": f"k{number:05}", "value": number})
+                    print(number, flush=True)
+        asyncio.run(main())
+    """
+    import textwrap
+
+    writer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), path], stdout=subprocess.PIPE, text=True)
+    for _ in range(5):
+        assert writer.stdout.readline()
+    writer.kill()
+    writer.communicate(timeout=60)
+
+    async def use() -> None:
+        async with stdio(path) as client:
+            assert await call(client, "get", key="k00004") == "4"
+
+    asyncio.run(use())
+
+
+@contextlib.contextmanager
+def serving_http(path: str):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "scrubjay", "mcp", "--path", path, "--namespace", "me", "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_the_tools_are_served_over_http_to_this_machine_only(path):
+    import httpx
+
+    async def use(url: str) -> None:
+        async with Client(url) as client:
+            assert await call(client, "set", key="k", value=1) == "stored under 'k'"
+            assert await call(client, "get", key="k") == "1"
+
+    with serving_http(path) as url:
+        asyncio.run(use(url))
+        headers = {"Host": "evil.example", "Accept": "application/json, text/event-stream"}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        assert httpx.post(url, json=body, headers=headers, timeout=60).status_code in (403, 421)

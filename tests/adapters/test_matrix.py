@@ -1,0 +1,163 @@
+"""After every ending of a chat the model of the next process is sent all of it, in a form that it accepts."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import closing
+
+import pytest
+
+pytest.importorskip("autogen")
+
+from adapters.chats import Broken, chat
+from adapters.models import call_of, serving_model
+from harness import fresh_name, serving
+from slow_link import SlowLink
+
+pytestmark = [
+    pytest.mark.usefixtures("home"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),
+]
+
+FLAGS = ("--durability", "fast", "--writes-per-day", "0")
+ENDINGS = {
+    "max turns, before a tool's result": ([call_of("weather", {"city": "Rome"})], {"max_turns": 1}),
+    "a termination message": (["It is sunny. TERMINATE"], {}),
+    "an exception": (["Which one?"], {"breaks": True}),
+    "a kill inside a tool": ([call_of("weather", {"city": "kill"})], {}),
+    "the last round": (["Sunny."], {"max_turns": 1}),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("served") / "served.db", *FLAGS) as server:
+        yield server
+
+
+def forked(work):
+    """Start a function in a child process, which has imported AutoGen already; its pid, and a file with what it prints.
+
+    It exits with 1 if the chat breaks.
+    """
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+        return pid, os.fdopen(read)
+    code = 2
+    try:
+        os.dup2(write, 1)
+        work()
+        code = 0
+    except Broken:
+        code = 1
+    finally:
+        os._exit(code)
+
+
+def in_another_process(model, message, **options):
+    """Run a chat in a child process; its exit code, negative if it was killed."""
+    pid, printed = forked(lambda: chat(model.config, message, **options))
+    with printed:
+        printed.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def texts(messages):
+    return [message["content"] for message in messages if message["role"] != "system"]
+
+
+CASES = [
+    pytest.param(ending, team, is_async, place, id=f"{ending}-{'five' if team else 'two'}-{place}")
+    for number, ending in enumerate(ENDINGS)
+    for team, is_async, place in (
+        (False, ending in ("an exception", "the last round"), "file"),
+        (True, ending in ("a termination message", "the last round"), "server" if number % 2 else "file"),
+    )
+]
+"""A kill is tested without asyncio: there a message may be answered while it is being saved."""
+
+
+@pytest.mark.parametrize(("ending", "team", "is_async", "place"), CASES)
+def test_the_next_process_continues_after(ending, team, is_async, place, server):
+    replies, options = ENDINGS[ending]
+    where = {"url": server.url} if place == "server" else {}
+    common = {"namespace": fresh_name(), "team": team, "is_async": is_async, "where": where}
+    with serving_model(*replies) as model:
+        code = in_another_process(model, "Rome?", **common, **options)
+        assert code == {"an exception": 1, "a kill inside a tool": -signal.SIGKILL}.get(ending, 0)
+        assert len(model.seen) == 1
+        chat(model.config, "Well?", **common, max_turns=1)
+    assert model.refused == []
+    sent = texts(model.seen[-1])
+    assert [text for text in sent if text in ("Rome?", "Well?")] == ["Rome?", "Well?"]
+    said = replies[0] if isinstance(replies[0], str) else "interrupted"
+    assert any(said in str(text) for text in sent), sent
+
+
+def test_the_next_process_continues_after_an_outage(tmp_path):
+    with serving(tmp_path / "served.db", *FLAGS) as server:
+        where = {"url": server.url}
+        with serving_model("Sunny.", "Still sunny.") as model:
+            assert in_another_process(model, "Rome?", where=where, max_turns=1) == 0
+            server.stop()
+            assert in_another_process(model, "And now?", where=where, max_turns=1) == 0
+            with serving(tmp_path / "served.db", *FLAGS, port=server.port):
+                chat(model.config, "Well?", where=where, max_turns=1)
+    assert texts(model.seen[-1]) == ["Rome?", "Sunny.", "And now?", "Still sunny.", "Well?"]
+
+
+def test_the_next_process_continues_over_a_slow_link(server, tmp_path):
+    with serving_model(*(f"answer {n} " + "x" * 8000 for n in range(20))) as model:
+        where = {"url": server.url, "outbox": tmp_path / "outbox.db"}
+        assert in_another_process(model, "start", where=where, team=False, max_turns=1) == 0
+        for number in range(19):
+            chat(model.config, f"question {number}", where=where, max_turns=1)
+        with closing(SlowLink(server.port, bytes_per_second=100_000, delay=0.1)) as link:
+            chat(model.config, "Well?", where={"url": link.url}, max_turns=1)
+    sent = texts(model.seen[-1])
+    assert [text for text in sent if text.startswith("question")] == [f"question {n}" for n in range(19)]
+    assert sum(text.startswith("answer") for text in sent) == 20
+
+
+def ask_for_ever(model, start):
+    for number in range(start, start + 1000):
+        chat(model.config, f"question {number}", max_turns=2)
+        os.write(1, f"{number}\n".encode())
+
+
+def test_a_process_that_is_killed_at_any_point_loses_no_answered_message():
+    answered = []
+    with serving_model() as model:
+        model.replies = Alternating()
+        for start in range(0, 20_000 if os.environ.get("SCRUBJAY_STRESS") else 4000, 1000):
+            pid, printed = forked(lambda start=start: ask_for_ever(model, start))
+            with printed:
+                answered += [int(printed.readline()) for _ in range(random.randint(1, 4))]
+                time.sleep(random.uniform(0, 0.1))
+                os.kill(pid, signal.SIGKILL)
+                answered += [int(line) for line in printed.read().splitlines()]
+            os.waitpid(pid, 0)
+        chat(model.config, "Well?", max_turns=1)
+    assert model.refused == []
+    asked = [int(text.removeprefix("question ")) for text in texts(model.seen[-1]) if str(text).startswith("question")]
+    assert asked == sorted(set(asked)), "each once, in order"
+    assert set(answered) <= set(asked)
+
+
+class Alternating:
+    """Replies of a model: a tool call, then a text, and so on."""
+
+    def __init__(self):
+        self._count = 0
+
+    def __bool__(self):
+        return True
+
+    def pop(self, _index):
+        self._count += 1
+        return call_of("weather", {"city": "Rome"}, f"call_{self._count}") if self._count % 2 else "sunny"

@@ -1,0 +1,182 @@
+"""Patterns of AG2 continue: messages, context variables, the active agent, and members that join and leave."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("autogen.agentchat.group", reason="this AutoGen has no patterns")
+
+from autogen import ConversableAgent
+from autogen.agentchat import a_initiate_group_chat, initiate_group_chat
+from autogen.agentchat.group import AgentTarget, ContextVariables, ReplyResult
+from autogen.agentchat.group.patterns import AutoPattern, DefaultPattern, RoundRobinPattern
+
+from adapters.models import call_of, quiet, says, serving_model
+from scrubjay import InvalidInput, Memory, PersistentAgent, persist
+
+pytestmark = [
+    pytest.mark.usefixtures("home"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),
+]
+
+
+def desk(model, *more, kind=ConversableAgent, **options):
+    """A pattern in which triage hands a customer over to billing."""
+    billing = kind("billing", system_message="I am billing.", llm_config=model.config)
+
+    def transfer(context_variables: ContextVariables) -> ReplyResult:
+        """Hand the customer over to billing."""
+        context_variables["topic"] = "invoice 17"
+        context_variables["seen"] = [*context_variables["seen"], "triage"]
+        return ReplyResult(message="to billing", target=AgentTarget(billing), context_variables=context_variables)
+
+    triage = kind("triage", system_message="I am triage.", llm_config=model.config, functions=[transfer])
+    others = [kind(name, llm_config=model.config) for name in more]
+    pattern = DefaultPattern(
+        initial_agent=triage,
+        agents=[triage, billing, *others],
+        user_agent=quiet(ConversableAgent, "customer"),
+        context_variables=ContextVariables(data={"topic": "none", "seen": []}),
+    )
+    return persist(pattern, **options)
+
+
+def ask(pattern, message, rounds=10):
+    result, context, _ = initiate_group_chat(pattern, message, max_rounds=rounds)
+    return [line["content"] for line in result.chat_history], context
+
+
+def sent(messages):
+    """What the model was sent: who it is, and the texts."""
+    return [message["content"] for message in messages if message["role"] != "tool" and "tool_calls" not in message]
+
+
+def test_messages_context_variables_and_the_active_agent_continue():
+    with serving_model(call_of("transfer", {}), "Which invoice?", "Paid.") as model:
+        ask(desk(model), "I have a question.")
+        pattern = desk(model)
+        assert pattern.context_variables.to_dict() == {"topic": "invoice 17", "seen": ["triage"]}
+        _, context = ask(pattern, "The last one.")
+    assert model.refused == []
+    assert sent(model.seen[-1]) == ["I am billing.", "I have a question.", "Which invoice?", "The last one."]
+    assert context.to_dict() == {"topic": "invoice 17", "seen": ["triage"]}
+    lines = [(line["sender"], line["message"]) for line in desk(model).history() if line["message"]]
+    assert lines[-3:] == [("billing", "Which invoice?"), ("customer", "The last one."), ("billing", "Paid.")]
+
+
+def test_a_hand_off_that_a_chat_ended_on_is_followed_in_the_next():
+    with serving_model(call_of("transfer", {}), "Here is billing.") as model:
+        ask(desk(model), "I have a question.", rounds=3)  # customer, triage, tool
+        assert len(model.seen) == 1
+        ask(desk(model), "Well?")
+    assert model.refused == []
+    assert model.seen[-1][0]["content"] == "I am billing."
+
+
+def test_context_variables_of_the_running_program_win_after_the_start():
+    with serving_model() as model:
+        pattern = desk(model)
+        ask(pattern, "one")
+        pattern.context_variables["topic"] = "changed by hand"
+        pattern.context_variables.remove("seen")
+        ask(pattern, "two")
+        assert pattern.context_variables.to_dict() == {"topic": "changed by hand"}
+        later = desk(model)
+        assert later.context_variables.get("topic") == "changed by hand"
+
+
+def test_a_context_variable_that_json_cannot_represent_does_not_break_the_chat(caplog):
+    with serving_model() as model:
+        pattern = desk(model)
+        pattern.context_variables["handle"] = object()
+        ask(pattern, "one")
+        ask(pattern, "two")
+        assert len([record for record in caplog.records if "'handle'" in record.getMessage()]) == 1
+        assert desk(model).context_variables.get("topic") == "none"
+
+
+@pytest.mark.parametrize("kind", [ConversableAgent, PersistentAgent])
+def test_agents_may_join_and_leave(kind):
+    with serving_model() as model:
+        ask(desk(model, kind=kind), "one")
+        ask(desk(model, "legal", kind=kind), "two")
+        assert sent(model.seen[-1])[1:] == ["one", "ok", "two"]
+        ask(desk(model, "press", kind=kind), "three")
+        assert sent(model.seen[-1])[1:] == ["one", "ok", "two", "ok", "three"]
+
+
+def test_another_pattern_in_the_same_memory_is_refused():
+    with serving_model() as model:
+        ask(desk(model, memory="desk"), "one")
+        other = quiet(ConversableAgent, "other")
+        pattern = persist(DefaultPattern(initial_agent=other, agents=[other]), memory="desk")
+        with pytest.raises(InvalidInput, match="session= of its own"):
+            ask(pattern, "one")
+
+
+def test_sessions_keep_patterns_apart_and_can_be_forgotten():
+    with serving_model(call_of("transfer", {}), "Hello Alice.") as model:
+        ask(desk(model, memory="desk", session="alice"), "I am Alice.")
+        bob = desk(model, memory="desk", session="bob")
+        assert bob.context_variables.get("topic") == "none"
+        ask(bob, "I am Bob.")
+        assert "I am Alice." not in sent(model.seen[-1])
+        assert bob.sessions() == ["alice", "bob"]
+        alice = desk(model, memory="desk", session="alice")
+        assert alice.forget() > 0
+        assert alice.context_variables.to_dict() == {"topic": "none", "seen": []}
+        assert desk(model, memory="desk", session="alice").history() == []
+        assert all("alice" not in key for key in Memory("desk").keys())  # noqa: SIM118
+
+
+def test_a_round_robin_goes_on_with_the_agent_after_the_user():
+    def chat(message):
+        agents = [says(quiet(ConversableAgent, name)) for name in "ABC"]
+        user = quiet(ConversableAgent, "user")
+        pattern = persist(RoundRobinPattern(initial_agent=agents[0], agents=agents, user_agent=user), memory="round")
+        initiate_group_chat(pattern, message, max_rounds=3)
+        return [line["sender"] for line in pattern.history()]
+
+    assert chat("one") == ["user", "A", "B"]
+    assert chat("two")[3:] == ["user", "A", "B"], "after the user comes the first agent, as in a chat that goes on"
+
+
+def test_the_model_that_selects_speakers_sees_the_earlier_chat():
+    with serving_model(*["ok", "B"] * 20) as model:
+        for message in ("one", "two"):
+            agents = [ConversableAgent(name, llm_config=model.config) for name in "AB"]
+            pattern = AutoPattern(
+                initial_agent=agents[0],
+                agents=agents,
+                user_agent=quiet(ConversableAgent, "user"),
+                group_manager_args={"llm_config": model.config},
+            )
+            initiate_group_chat(persist(pattern, memory="auto"), message, max_rounds=4)
+    selecting = [messages for messages in model.seen if "select" in str(messages[-1]["content"]).lower()]
+    assert selecting
+    assert "one" in [message["content"] for message in selecting[-1]]
+
+
+def test_patterns_continue_asynchronously():
+    with serving_model(call_of("transfer", {}), "Which invoice?", "Paid.") as model:
+        for message in ("one", "two"):
+            asyncio.run(a_initiate_group_chat(desk(model, kind=PersistentAgent), message, max_rounds=10))
+    assert sent(model.seen[-1]) == ["I am billing.", "one", "Which invoice?", "two"]
+    assert model.refused == []
+
+
+def test_a_pattern_goes_on_in_another_process(script):
+    code = """
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        from adapters.models import serving_model
+        from test_patterns import ask, call_of, desk, sent
+        with serving_model(*([call_of("transfer", {}), "Which invoice?"] if sys.argv[2] == "1" else [])) as model:
+            pattern = desk(model)
+            ask(pattern, f"message {sys.argv[2]}")
+            print(sent(model.seen[-1]), pattern.context_variables.get("topic"))
+    """
+    script(code, Path(__file__).parent, 1)
+    printed = script(code, Path(__file__).parent, 2).splitlines()[-1]
+    assert printed == "['I am billing.', 'message 1', 'Which invoice?', 'message 2'] invoice 17"

@@ -1,0 +1,166 @@
+"""Sessions, state, records and tools, without a framework."""
+
+from __future__ import annotations
+
+import socket
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness import serving
+from scrubjay import InvalidInput, Memory
+from scrubjay.adapters._records import SavedMessages
+from scrubjay.adapters._sessions import Session, State, join_names, namespace_of, quote_name
+from scrubjay.adapters._tools import UNREACHABLE, memory_tools
+from scrubjay.conversations import new_id, time_of
+from scrubjay.validation import check_key, check_namespace
+
+
+@pytest.fixture
+def memory(tmp_path):
+    with Memory("agent", path=tmp_path / "memory.db", durability="fast") as memory:
+        yield memory
+
+
+def test_a_namespace_can_be_made_of_any_names():
+    assert namespace_of("autogen", "writer") == "autogen-writer"
+    odd = [namespace_of(name) for name in ("a/b", "a\nb", "a_b", "x" * 300, "y\ud800")]
+    assert len(set(odd)) == 5
+    assert [check_namespace(name) for name in odd] == odd
+
+
+def test_names_of_any_length_make_keys():
+    for name in ("名" * 200, "😀" * 130, "a:b%", "\ud800"):
+        check_key(f"with:{quote_name(name)}:{quote_name(name)}")
+    assert quote_name("名" * 200) != quote_name("名" * 199)
+    assert join_names(["a+b", "c"]) != join_names(["a", "b+c"])
+    assert join_names(["a-b", "c"]) != join_names(["a", "b-c"])
+
+
+def test_ids_are_in_the_order_of_time():
+    ids = [new_id() for _ in range(100)]
+    assert len(set(ids)) == 100
+    assert [time_of(each) for each in ids] == sorted(time_of(each) for each in ids)
+    assert time_of("") is None
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("say"), st.integers(0, 2)),
+        st.tuples(st.sampled_from(["clear view", "erase", "restart", "refresh", "resume"]), st.just(0)),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=60)
+@given(STEPS)
+def test_a_record_has_each_message_once_whatever_happens_to_the_view(steps):
+    """Two processes that say something, clear their views, erase, restart, refresh and resume."""
+    with TemporaryDirectory() as folder, Memory("agent", path=f"{folder}/m.db", durability="fast") as memory:
+        session = Session(memory, "default")
+        stored = []
+        record = SavedMessages(session, "log")
+        view = list(record.visible)
+        for number, (step, _) in enumerate(steps):
+            if step == "say":
+                view.append({"role": "user", "content": f"message {number}"})
+                with session.transaction() as t:
+                    assert len(record.sync(t, view)) == 1
+                stored.append(view[-1])
+            elif step == "clear view":
+                record.hide()
+                view.clear()
+            elif step == "erase":
+                view.clear()
+                with session.transaction() as t:
+                    record.replace(t, [])
+                stored = []
+            elif step == "restart":
+                record = SavedMessages(session, "log")
+                view = list(record.visible)
+                assert view == stored
+            elif step == "refresh":
+                other, others = SavedMessages(session, "log"), list(stored)
+                others.append({"role": "user", "content": f"other {number}"})
+                with session.transaction() as t:
+                    other.sync(t, others[-1:])
+                stored.append(others[-1])
+                assert record.refresh(view) == 1
+                assert view[-1] == others[-1]
+            else:
+                messages = [dict(message) for message in stored]
+                record.replay()
+                view.clear()
+                for message in messages:
+                    view.append(message)
+                    with session.transaction() as t:
+                        assert record.sync(t, view) == []
+            assert [row["message"] for row in memory.get("log", [])] == stored
+
+
+def test_a_state_writes_what_has_changed_and_raises_for_what_json_cannot_represent(memory):
+    state = State(Session(memory, "default"), "owner")
+    state["a"] = {"n": [1]}
+    state["b"] = 2
+    assert memory.keys() == ["state:owner:a", "state:owner:b"]
+    state["a"]["n"].append(2)
+    state.save()
+    assert dict(State(Session(memory, "default"), "owner")) == {"a": {"n": [1, 2]}, "b": 2}
+    with pytest.raises(InvalidInput):
+        state["c"] = print
+    del state["b"]
+    assert list(state) == ["a"]
+
+
+def test_agents_on_one_namespace_share_a_handle_that_the_user_cannot_close(tmp_path):
+    path = tmp_path / "memory.db"
+    with Memory("agent", path=path) as lasting:
+        session = Session(lasting, "default")
+        with Memory("agent", path=path) as brief:
+            assert Session(brief, "default").is_same_as(session)
+        with session.transaction() as t:
+            t.append("log", "still there")
+        assert lasting.get("log") == ["still there"]
+
+
+def test_a_value_of_the_users_in_the_way_of_one_write_does_not_stop_the_others(memory, caplog):
+    memory.set("mine", "text")
+    session = Session(memory, "default")
+    with session.transaction() as t:
+        t.append("mine", 1)
+        t.append("log", 1)
+    assert (memory.get("mine"), memory.get("log")) == ("text", [1])
+    assert "not saved" in caplog.text
+
+
+def test_tools_say_when_the_memory_is_unreachable(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    memory = Memory("agent", url=f"http://127.0.0.1:{port}")
+    tools = {tool.__name__: tool for tool in memory_tools(memory)}
+    assert tools["get"]("k") == UNREACHABLE
+    assert tools["recall"]("k") == UNREACHABLE
+    tools["set"]("k", "1")
+    assert tools["get"]("k") == "1"
+    with serving(tmp_path / "served.db", port=port):
+        memory.flush()
+        assert (memory.get("k"), tools["get"]("k")) == (1, "1")
+
+
+def test_the_queued_writes_of_a_session_are_forgotten_with_it(tmp_path):
+    with serving(tmp_path / "served.db") as server, Memory("agent", url=server.url) as memory:
+        session = Session(memory, "s")
+        memory.set("k", 1)
+        memory.set_quota(writes_per_day=1)
+        with session.transaction() as t:
+            t.remember("Sarah likes tea", session="s")
+        other = Session(memory, "other")
+        with other.transaction() as t:
+            t.remember("Bob likes coffee", session="other")
+        session.forget("s")
+        memory.set_quota(writes_per_day=0)
+        memory.flush()
+        assert [note.content for note in memory.notes()] == ["Bob likes coffee"]

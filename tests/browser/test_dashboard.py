@@ -1,0 +1,500 @@
+"""The dashboard in a real browser, against a real server, with data that Python writes in the same test."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from browser.chromium import browsing
+from harness import fresh_name, issue_key, run_command, serving
+from scrubjay import Memory
+from scrubjay.store.sqlite import SqliteStore
+
+expect.set_options(timeout=60_000)
+PHONE = {"width": 390, "height": 844}
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x07\u202egnp.exe"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with browsing() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory):
+    """A server that needs no key; its limits are never reached."""
+    with serving(tmp_path_factory.mktemp("dashboard") / "db", "--durability", "fast") as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser):
+    """A page that reports every error of a script, every refused one, and every request to another server."""
+    context = browser.new_context(reduced_motion="reduce", accept_downloads=True)
+    context.set_default_timeout(60_000)
+    page = context.new_page()
+    page.faults, page.hosts = [], set()
+    page.on("pageerror", lambda error: page.faults.append(str(error)))
+    page.on("console", lambda message: page.faults.append(message.text) if "Content Security" in message.text else None)
+    page.on("dialog", lambda dialog: (page.faults.append("a dialog opened"), dialog.dismiss()))
+    page.on("request", lambda request: page.hosts.add(request.url.split("/")[2]))
+    yield page
+    assert page.faults == []
+    assert len(page.hosts) <= 1
+    context.close()
+
+
+@pytest.fixture
+def memory(open_server):
+    with Memory(fresh_name("browser"), url=open_server.url, timeout=60) as memory:
+        yield memory
+
+
+def show(page, server, *parts):
+    """Open a view: a namespace, a tab of it, and what is open there. Returns when all of it is shown."""
+    address = "#/" + "/".join(quote(part, safe="") for part in parts)
+    page.goto(f"{server.url}/{address}")
+    expect(page.locator("main")).to_have_attribute("data-address", address)
+    expect(page.locator("[aria-busy]")).to_have_count(0)
+
+
+def find_axe_problems(page, *rules):
+    """What axe-core finds that is serious, or worse; with these rules only, if any are given."""
+    found = Axe().run(page, options={"runOnly": list(rules)} if rules else None).response["violations"]
+    return [
+        (each["id"], [node["html"][:120] for node in each["nodes"][:3]])
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+# ------------------------------------------------------------ values
+
+
+def test_an_empty_server_says_what_to_type_and_a_key_appears_as_it_is_written(page, tmp_path):
+    with serving(tmp_path / "db", "--durability", "fast") as server:
+        page.goto(server.url)
+        code = page.locator(".empty pre")
+        expect(code).to_contain_text(f'url="{server.url}"')
+        exec(code.inner_text())
+        page.reload()
+        page.get_by_role("link", name="my-agent").click()
+        expect(page.get_by_role("link", name="greeting")).to_be_visible()
+        with Memory("my-agent", url=server.url, timeout=60) as memory:
+            memory.set("later", [1, 2])
+        expect(page.get_by_role("link", name="later")).to_be_visible()
+
+
+def test_a_value_folds_and_keeps_its_numbers_when_it_is_edited(page, open_server, memory):
+    memory.set("big", {"number": 12345678901234567890, "one": 1.0, "deep": {"er": {"est": True}}})
+    show(page, open_server, "n", memory.namespace, "items", "big")
+    expect(page.locator(".tree")).to_contain_text("12345678901234567890")
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name="Value, as JSON").fill(
+        page.get_by_role("textbox", name="Value, as JSON").input_value().replace("true", "false")
+    )
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Saved")).to_be_visible()
+    stored = memory.get("big")
+    assert stored == {"number": 12345678901234567890, "one": 1.0, "deep": {"er": {"est": False}}}
+    assert type(stored["one"]) is float
+
+
+def test_an_edit_that_conflicts_shows_both_versions(page, open_server, memory):
+    memory.set("plan", {"step": 1})
+    show(page, open_server, "n", memory.namespace, "items", "plan")
+    page.get_by_role("button", name="Edit").click()
+    area = page.get_by_role("textbox", name="Value, as JSON")
+    area.fill('{"step": "mine"}')
+    memory.set("plan", {"step": "theirs"})
+    page.get_by_role("button", name="Save").click()
+    conflict = page.get_by_role("dialog", name="The value was changed meanwhile")
+    expect(conflict).to_contain_text("theirs")
+    expect(conflict).to_contain_text("mine")
+    assert memory.get("plan") == {"step": "theirs"}
+    conflict.get_by_role("button", name="Overwrite with mine").click()
+    expect(page.get_by_text("Saved")).to_be_visible()
+    assert memory.get("plan") == {"step": "mine"}
+
+
+def test_a_list_opens_from_its_end_page_by_page(page, open_server, memory):
+    memory.append("log", *range(120))
+    show(page, open_server, "n", memory.namespace, "items", "log")
+    expect(page.get_by_text("#119", exact=True)).to_be_visible()
+    expect(page.get_by_text("#69", exact=True)).to_have_count(0)
+    page.get_by_role("button", name="earlier of 70").click()
+    page.get_by_role("button", name="earlier of 20").click()
+    expect(page.get_by_text("#0", exact=True)).to_have_count(1)
+
+
+def test_a_new_value_needs_a_new_key_and_null_is_explained(page, open_server, memory):
+    memory.set("taken", 1)
+    show(page, open_server, "n", memory.namespace, "items")
+    page.get_by_role("button", name="New value").click()
+    page.get_by_role("textbox", name="Key", exact=True).fill("taken")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert")).to_contain_text("This key exists already")
+    page.get_by_role("textbox", name="Value, as JSON").fill("null")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert")).to_contain_text("null deletes a key")
+    assert memory.get("taken") == 1
+
+
+def test_a_dialog_closes_with_its_view_and_the_figures_follow_changes(page, open_server, memory):
+    memory.set("plan", 1)
+    show(page, open_server, "n", memory.namespace, "items", "plan")
+    page.get_by_role("button", name="Edit").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.evaluate("location.hash = location.hash.replace('/plan', '')")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.locator(".facts")).to_contain_text("Keys1")
+    memory.set("more", 2)
+    expect(page.locator(".facts")).to_contain_text("Keys2")
+
+
+def test_a_limit_that_is_no_number_is_refused_at_its_field(page, open_server, memory):
+    memory.set_quota(writes_per_day=70)
+    show(page, open_server, "n", memory.namespace, "manage")
+    for text in ("abc", "-1", "1.5"):
+        page.get_by_label("Writes a day").fill(text)
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("alert")).to_have_text("Type a whole number, such as 1000.")
+        assert memory.usage().writes_per_day == 70
+    page.get_by_label("Writes a day").fill("80")
+    page.get_by_label("Bytes").fill("50 MB")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Now: 80 writes a day, 50 MB.")).to_be_visible()
+    assert (memory.usage().writes_per_day, memory.usage().max_bytes) == (80, 50_000_000)
+
+
+# ------------------------------------------------------------ conversations
+
+
+def test_a_live_chat_grows_and_folds_tool_calls_with_their_results(page, open_server, memory):
+    call = {"id": "c1", "type": "function", "function": {"name": "lookup", "arguments": '{"city": "Oslo"}'}}
+    memory.append(
+        "session:sarah:messages",
+        {"role": "user", "name": "Sarah", "content": "Weather?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "4 degrees"},
+    )
+    show(page, open_server, "n", memory.namespace)
+    page.get_by_role("link", name="sarah").click()
+    expect(page.locator(".bubble")).to_have_text(["Weather?"])
+    tool = page.locator("details.tool")
+    expect(tool).to_have_count(1)
+    tool.locator("summary").click()
+    expect(tool).to_contain_text("4 degrees")
+    expect(page.get_by_text("live")).to_be_visible()
+    memory.append("session:sarah:messages", {"role": "assistant", "content": "It is cold."})
+    expect(page.locator(".bubble").last).to_have_text("It is cold.")
+    page.get_by_role("searchbox", name="Search this chat").fill("COLD")
+    expect(page.locator(".bubble")).to_have_text(["It is cold."])
+
+
+def test_a_session_is_exported_and_erased_after_its_name_is_typed(page, open_server, memory):
+    memory.append("session:sarah:messages", *({"role": "user", "content": f"line {i}"} for i in range(150)))
+    memory.append("session:other:messages", {"role": "user", "content": "stays"})
+    show(page, open_server, "n", memory.namespace, "chats", "session:sarah:messages")
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Markdown").click()
+    text = started.value.path().read_text()
+    assert "line 0" in text
+    assert "line 149" in text
+    page.get_by_role("button", name="Erase").click()
+    sure = page.get_by_role("dialog").get_by_role("button", name="Erase")
+    expect(sure).to_be_disabled()
+    page.get_by_role("dialog").get_by_role("textbox").fill("sarah")
+    sure.click()
+    expect(page.get_by_text("Erased")).to_be_visible()
+    assert memory.keys() == ["session:other:messages"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_a_search_finds_is_readable_in_every_bubble(page, open_server, memory, scheme):
+    memory.append("chat", {"role": "user", "content": "needle here"}, {"role": "assistant", "content": "a needle"})
+    page.emulate_media(color_scheme=scheme)
+    show(page, open_server, "n", memory.namespace, "chats", "chat")
+    page.get_by_role("searchbox", name="Search this chat").fill("needle")
+    expect(page.locator("mark")).to_have_count(2)
+    assert find_axe_problems(page, "color-contrast") == []
+
+
+# ------------------------------------------------------------ notes
+
+
+def test_a_recall_explains_itself(page, open_server, memory):
+    memory.remember("Sarah prefers PostgreSQL over MongoDB", type="decision", tags=["db"])
+    memory.remember("The office is closed on Friday")
+    show(page, open_server, "n", memory.namespace, "notes")
+    page.get_by_role("searchbox", name="What would an agent ask?").fill("which database does Sarah prefer?")
+    page.get_by_role("button", name="Recall").click()
+    best = page.get_by_role("region", name="Recalled notes").get_by_role("listitem").first
+    expect(best).to_contain_text("Sarah prefers PostgreSQL")
+    score = float(best.locator(".score b").inner_text())
+    parts = [float(each.replace("−", "-")) for each in re.findall(r"[+−][\d.]+", best.locator(".legend").inner_text())]
+    assert score == pytest.approx(sum(parts), abs=0.02)
+    expect(best.locator(".explanation")).to_contain_text("prefer")
+
+
+def test_a_note_is_filtered_pinned_edited_and_forgotten(page, open_server, memory):
+    memory.remember("Sarah prefers tea", type="preference", tags=["drinks"], session="s1")
+    memory.remember("Deploys happen on Monday", type="rule")
+    show(page, open_server, "n", memory.namespace, "notes")
+    rows = page.get_by_role("region", name="Notes", exact=True).get_by_role("listitem")
+    expect(rows).to_have_count(2)
+    page.get_by_role("searchbox", name="type").fill("preference")
+    expect(rows).to_have_count(1)
+    rows.get_by_role("button", name="Pin").click()
+    expect(rows.get_by_text("pinned")).to_be_visible()
+    rows.get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name="Text").fill("Sarah prefers coffee")
+    page.get_by_role("button", name="Save").click()
+    expect(rows).to_contain_text("coffee")
+    (note,) = memory.notes(type="preference")
+    assert (note.content, note.pinned, note.session, note.tags) == ("Sarah prefers coffee", True, "s1", ("drinks",))
+    rows.get_by_role("button", name="Forget").click()
+    page.get_by_role("dialog").get_by_role("button", name="Forget").click()
+    expect(page.get_by_text("No note matches")).to_be_visible()
+    assert memory.notes(type="preference") == []
+
+
+def test_an_edited_note_expires_when_it_did_and_both_lists_follow(page, open_server, memory):
+    memory.remember("Sarah drinks tea this week", ttl=3600)
+    (before,) = memory.notes()
+    show(page, open_server, "n", memory.namespace, "notes")
+    page.get_by_role("searchbox", name="What would an agent ask?").fill("what does Sarah drink?")
+    page.get_by_role("button", name="Recall").click()
+    recalled = page.get_by_role("region", name="Recalled notes").get_by_role("listitem")
+    recalled.get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name="Text").fill("Sarah drinks coffee this week")
+    page.get_by_role("button", name="Save").click()
+    expect(recalled).to_contain_text("coffee")
+    expect(page.get_by_role("region", name="Notes", exact=True).get_by_role("listitem")).to_contain_text("coffee")
+    (after,) = memory.notes()
+    assert abs((after.expires_at - before.expires_at).total_seconds()) < 5
+
+
+def test_a_superseded_note_is_only_forgotten(page, open_server, memory):
+    old = memory.remember("Sarah lives in Oslo")
+    memory.remember("Sarah lives in Bergen", supersedes=[old.id])
+    show(page, open_server, "n", memory.namespace, "notes")
+    row = page.get_by_role("listitem").filter(has_text="Oslo")
+    expect(row.get_by_text("superseded")).to_be_visible()
+    expect(row.get_by_role("button")).to_have_text(["Forget"])
+
+
+# ------------------------------------------------------------ signing in
+
+
+def test_signing_in_shows_what_the_key_may_see_until_it_is_revoked(page, tmp_path):
+    path = tmp_path / "db"
+    admin = issue_key(path, "boss", "--admin")
+    with serving(path, "--durability", "fast") as server:
+        for name in ("team-a", "secret"):
+            with Memory(name, url=server.url, api_key=admin, timeout=60) as memory:
+                memory.set("k", 1)
+        page.goto(server.url)
+        page.get_by_label("Api key", exact=True).fill("sj_wrong")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_contain_text("does not know this key")
+        page.get_by_label("Api key", exact=True).fill(admin)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("link", name="secret")).to_be_visible()
+        assert page.evaluate("document.cookie") == ""
+        page.reload()
+        expect(page.get_by_role("link", name="secret")).to_be_visible()
+        key = issue_in_the_page(page)
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_label("Api key", exact=True).fill(key)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("link", name="team-a")).to_be_visible()
+        expect(page.get_by_role("link", name="secret")).to_have_count(0)
+        expect(page.get_by_role("link", name="Keys")).to_have_count(0)
+        assert run_command("key", "revoke", key.split("_")[1], "--path", path).returncode == 0
+        expect(page.get_by_role("alert")).to_contain_text("signed out")
+        expect(page.get_by_text("team-a")).to_have_count(0)
+
+
+def test_the_first_keys_are_shown_until_they_are_copied(page, tmp_path):
+    with serving(tmp_path / "db", "--durability", "fast") as server:
+        show(page, server, "keys")
+        page.get_by_role("button", name="Issue a key").click()
+        page.get_by_label("Name, which the log of changes shows").fill("bot")
+        page.get_by_role("button", name="Issue", exact=True).click()
+        keys = page.get_by_role("dialog", name="Two keys, shown only now")
+        expect(keys.get_by_role("heading")).to_have_text(
+            ["Two keys, shown only now", "Key for the program", "Admin key: keep it"]
+        )
+        for _ in range(3):
+            page.keyboard.press("Escape")
+        page.evaluate("location.hash = '#/'")
+        expect(page.locator("main h1")).to_have_text("Sign in")
+        expect(keys).to_be_visible()
+        admin = keys.locator("pre").last.inner_text()
+        keys.get_by_role("button", name="I have copied both").click()
+        page.get_by_label("Api key", exact=True).fill(admin)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("link", name="Keys")).to_be_visible()
+
+
+def test_a_key_that_sees_nothing_is_told_what_it_may_see(page, tmp_path):
+    path = tmp_path / "db"
+    key = issue_key(path, "reader", "--namespaces", "team-*", "--read-only")
+    with serving(path, "--durability", "fast") as server:
+        page.goto(server.url)
+        page.get_by_label("Api key", exact=True).fill(key)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator(".empty")).to_contain_text("It may only read namespaces that match team-*.")
+
+
+def issue_in_the_page(page) -> str:
+    """Issue a key for team-* as an administrator does; the key, which is shown once."""
+    page.get_by_role("link", name="Keys").click()
+    page.get_by_role("button", name="Issue a key").click()
+    page.get_by_label("Name, which the log of changes shows").fill("team")
+    page.get_by_label("Namespaces, as patterns").fill("team-*")
+    page.get_by_role("button", name="Issue", exact=True).click()
+    key = page.get_by_role("dialog").locator("pre").inner_text()
+    page.get_by_role("button", name="I have copied it").click()
+    expect(page.get_by_role("cell", name="team-*")).to_be_visible()
+    page.get_by_role("row", name="team-*").get_by_role("button", name="Limits").click()
+    page.get_by_label("Writes a day").fill("5")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("img", name="writes today: 0 of 5")).to_be_visible()
+    assert key not in page.content()
+    return key
+
+
+# ------------------------------------------------------------ hostile content, width, accessibility, size
+
+
+def fill_namespace(memory, text):
+    """Something for every view, made of one text."""
+    memory.set(text, {text: [text, {"more": text}]})
+    memory.set("large", text * 20_000)
+    memory.append("session:chat:messages", {"role": "user", "name": text[:60], "content": text})
+    memory.remember(text, type=text[:20], tags=[text[:30]])
+
+
+def test_hostile_content_is_shown_and_never_run(page, open_server, memory):
+    with Memory(f"{memory.namespace} <b onclick=x>bold", url=open_server.url, timeout=60) as hostile:
+        fill_namespace(hostile, HOSTILE)
+        show(page, open_server)
+        expect(page.get_by_role("link", name=hostile.namespace)).to_be_visible()
+        for tab in ("items", "chats", "notes", "activity", "manage"):
+            show(page, open_server, "n", hostile.namespace, tab)
+            expect(page.get_by_role("heading", level=1)).to_contain_text("<b onclick=x>bold")
+        show(page, open_server, "n", hostile.namespace, "items", HOSTILE)
+        expect(page.locator(".tree")).to_contain_text("<script>document.title='owned'</script>␇\\u202egnp.exe")
+        show(page, open_server, "n", hostile.namespace, "items", "large")
+        expect(page.get_by_role("button", name="Show as a tree")).to_be_visible()
+        show(page, open_server, "n", hostile.namespace, "chats", "session:chat:messages")
+        expect(page.locator(".bubble")).to_contain_text("<script>")
+        assert "owned" not in page.title()
+        assert page.locator("main img, main script, main b[onclick]").count() == 0
+
+
+VIEWS = [
+    (),
+    ("activity",),
+    ("keys",),
+    *(("n", "NAMESPACE", tab) for tab in ("items", "chats", "notes", "activity", "manage")),
+]
+
+
+@pytest.fixture(scope="module")
+def filled(open_server):
+    with Memory(fresh_name("filled"), url=open_server.url, timeout=60) as memory:
+        fill_namespace(memory, "A sentence with averyverylongwordthatdoesnotbreak" + "e" * 80)
+        memory.set("soon", 1, ttl=3600)
+        yield memory
+
+
+def test_every_view_fits_a_phone(page, open_server, filled):
+    page.set_viewport_size(PHONE)
+    opened = ("n", "NAMESPACE", "items", "large"), ("n", "NAMESPACE", "chats", "session:chat:messages")
+    for view in (*VIEWS, *opened):
+        show(page, open_server, *(filled.namespace if part == "NAMESPACE" else part for part in view))
+        expect(page.locator("main .panel:visible").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], view
+
+
+def test_axe_finds_nothing_serious_in_light_and_dark(page, open_server, filled):
+    opened = ("n", "NAMESPACE", "items", "soon"), ("n", "NAMESPACE", "chats", "session:chat:messages")
+    for view in (*VIEWS, *opened):
+        page.emulate_media(color_scheme="light")
+        show(page, open_server, *(filled.namespace if part == "NAMESPACE" else part for part in view))
+        assert find_axe_problems(page) == [], view
+        page.emulate_media(color_scheme="dark")
+        assert find_axe_problems(page, "color-contrast") == [], view
+    page.goto(f"{open_server.url}/docs")
+    page.locator("details.route summary").first.click()
+    assert find_axe_problems(page) == []
+
+
+def test_the_page_is_used_with_the_keyboard_alone(page, open_server, filled):
+    show(page, open_server)
+    expect(page.locator("tbody a").first).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.locator("#skip")).to_be_focused()
+    page.get_by_role("searchbox", name="Search namespaces").focus()
+    page.keyboard.type(filled.namespace)
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.locator("tbody a").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_contain_text(filled.namespace)
+
+
+def test_ten_thousand_namespaces_are_paged_searched_and_sorted_by_the_server(page, tmp_path):
+    path = tmp_path / "db"
+    store = SqliteStore(path, durability="fast")
+    with store.connect() as connection:
+        connection.executemany(
+            "INSERT INTO namespaces (namespace, keys, notes, bytes, day, writes, version_floor, changed_at)"
+            " VALUES (?, 1, 0, ?, 0, 0, 1, ?)",
+            [(f"agent-{number:05}", number, number) for number in range(10_000)],
+        )
+        connection.commit()
+    store.close()
+    with serving(path) as server:
+        page.goto(server.url)
+        rows = page.locator("tbody tr")
+        expect(page.get_by_text("50 of 10,000 namespaces")).to_be_visible()
+        expect(rows).to_have_count(50)
+        page.get_by_role("button", name="Size").click()
+        expect(rows.first).to_contain_text("agent-09999")
+        page.get_by_role("searchbox", name="Search namespaces").fill("00042")
+        expect(rows).to_have_count(1)
+        expect(rows.first).to_contain_text("agent-00042")
+
+
+# ------------------------------------------------------------ the page of the API
+
+
+def test_a_route_is_tried_on_the_page_of_the_api(page, open_server):
+    page.goto(f"{open_server.url}/docs")
+    expect(page.get_by_role("heading", name="Values", exact=True)).to_be_visible()
+    route = page.locator("details.route", has_text="Store any JSON value")
+    route.locator("summary").first.click()
+    name = fresh_name("docs")
+    route.get_by_label("namespace").fill(name)
+    expect(route.locator("pre", has_text="curl -s -X PUT")).to_contain_text(name)
+    expect(route.locator("pre", has_text="from scrubjay import Memory")).to_be_visible()
+    route.get_by_role("button", name="Send").click()
+    expect(route.get_by_text("200 OK")).to_be_visible()
+    with Memory(name, url=open_server.url, timeout=60) as memory:
+        assert memory.get("user")["name"] == "Sarah"
+
+
+def test_the_theme_is_chosen_and_remembered(page, open_server):
+    page.goto(open_server.url)
+    page.get_by_role("button", name="Change between light and dark").click()
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    page.reload()
+    assert page.locator("html").get_attribute("data-theme") == "dark"

@@ -1,0 +1,478 @@
+"""The data commands on a file and on a running server."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import requests
+
+from harness import Server, clean_environment, fresh_name, run_command, serving
+from scrubjay import Memory
+from scrubjay.cli import main
+from scrubjay.store import items, usage
+from scrubjay.store.sqlite import SqliteStore
+
+NO_LIMITS = ("--writes-per-day", "0", "--max-bytes", "0")
+
+
+scrubjay = run_command
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory) -> Server:
+    """A server whose file the commands also use directly, while it runs."""
+    with serving(tmp_path_factory.mktemp("data") / "db", *NO_LIMITS, "--durability", "fast") as server:
+        yield server
+
+
+@pytest.fixture(params=["file", "server"])
+def where(request, here) -> tuple[str, str]:
+    """The same database, directly and through its server."""
+    return ("--path", str(here.path)) if request.param == "file" else ("--url", here.url)
+
+
+def fill(server: Server, namespace: str | None = None) -> str:
+    namespace = namespace or fresh_name()
+    with Memory(namespace, url=server.url) as memory:
+        memory.set("user", {"name": "Sarah", "big": 2**70, "text": "ключ \u2028 \x00"})
+        memory.set("session", "abc", ttl=3600)
+        memory.append("history", {"role": "user"}, None, 1.5)
+        memory.incr("visits")
+        memory.delete("visits")
+        memory.remember("Sarah prefers PostgreSQL over MongoDB", type="preference", tags=["db"], session="s-1")
+    return namespace
+
+
+def state(server: Server, namespace: str) -> list[dict]:
+    done = scrubjay("export", namespace, "--path", server.path)
+    return [json.loads(line) for line in done.stdout.splitlines()][1:]
+
+
+def test_a_namespace_is_moved_from_either_end_to_either_end(here, where, tmp_path):
+    namespace, copy = fill(here), fresh_name()
+    done = scrubjay("export", namespace, *where)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""
+    lines = done.stdout.splitlines()
+    assert json.loads(lines[0])["namespace"] == namespace
+    assert json.loads(lines[-1]) == {"kind": "end", "lines": len(lines)}
+    assert scrubjay("export", namespace, *where, "-o", tmp_path / "file").returncode == 0
+    assert (tmp_path / "file").read_bytes().splitlines()[1:] == lines[1:]
+    done = scrubjay("import", copy, *where, stdin=done.stdout)
+    assert (done.returncode, done.stdout.decode()) == (0, f"{copy}: 3 keys and 1 note\n"), done.stderr
+    assert state(here, copy) == state(here, namespace)
+    with Memory(copy, url=here.url) as memory:
+        assert memory.get("user")["big"] == 2**70
+        assert memory.append("history", "more") == 4
+        assert memory.recall("which database does Sarah like?")[0].tags == ("db",)
+        assert memory.usage().writes_today == 1
+    store = SqliteStore(here.path)
+    assert store.find_problems() == []
+    store.close()
+
+
+def test_importing_refuses_with_a_sentence_and_changes_nothing(here, where, tmp_path):
+    namespace = fill(here)
+    whole = scrubjay("export", namespace, *where).stdout
+    before = state(here, namespace)
+    for given, sentence in (
+        (whole, "--replace"),
+        (whole[:-30], "incomplete"),
+        (whole.replace(b'"key":"user"', b'"key":""'), "at least one character"),
+        (b"", "line 1"),
+    ):
+        words = () if sentence == "--replace" else ("--replace",)
+        done = scrubjay("import", *words, namespace, *where, stdin=given)
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"scrubjay: ")
+        assert done.stderr.count(b"\n") == 1, done.stderr
+        assert sentence in done.stderr.decode()
+    assert state(here, namespace) == before
+    (tmp_path / "file").write_bytes(whole)
+    done = scrubjay("import", "--replace", "-i", tmp_path / "file", *where)
+    assert done.returncode == 0, done.stderr
+    assert [{**line, "version": 0} for line in state(here, namespace)] == [{**line, "version": 0} for line in before]
+    assert scrubjay("import", "-i", tmp_path / "nowhere", *where).returncode == 1
+    assert scrubjay("export", "nobody", *where).returncode == 1
+
+
+def test_a_server_holds_its_limit_of_storage_but_not_of_writes(here, tmp_path):
+    namespace = fill(here)
+    export = scrubjay("export", namespace, "--url", here.url).stdout
+    with serving(tmp_path / "db", "--writes-per-day", "1", "--max-bytes", "300") as server:
+        assert scrubjay("import", "a", "--url", server.url, stdin=export).returncode == 0
+        with Memory("a", url=server.url) as memory:
+            assert memory.set("one", 1)
+    with serving(tmp_path / "db", "--max-bytes", "100") as server:
+        done = scrubjay("import", "b", "--url", server.url, stdin=export)
+        assert done.returncode == 1
+        assert b"--max-bytes" in done.stderr
+        assert requests.get(f"{server.url}/v1/namespaces", timeout=60).json() == {"namespaces": ["a"]}
+
+
+def test_a_backup_is_made_while_the_server_works_and_restored_while_it_runs(tmp_path):
+    with serving(tmp_path / "db", *NO_LIMITS) as server, Memory("ns", url=server.url) as memory:
+        memory.update({f"k{i}": "x" * 1000 for i in range(500)})
+        stop, written = threading.Event(), []
+
+        def write() -> None:
+            with Memory("log", url=server.url) as log:
+                while not stop.is_set():
+                    written.append(log.append("l", len(written)))
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        for where in (("--url", server.url), ("--path", str(server.path))):
+            done = scrubjay("backup", tmp_path / f"copy-{where[0]}", *where)
+            assert done.returncode == 0, done.stderr
+            assert b"checked" in done.stdout
+            refused = scrubjay("backup", tmp_path / f"copy-{where[0]}", *where)
+            assert refused.returncode == 1
+            assert b"--force" in refused.stderr
+            assert scrubjay("backup", tmp_path / f"copy-{where[0]}", *where, "--force").returncode == 0
+        memory.set("k1", "after")
+        done = scrubjay("restore", tmp_path / "copy---url", "--path", server.path)
+        assert done.returncode == 0, done.stderr
+        stop.set()
+        writer.join()
+        aside = Path(re.search(r"kept: (\S+)", done.stdout.decode())[1])
+        assert memory.get("k1") == "x" * 1000, "the server shows the restored state at once"
+        assert memory.set("k1", "again")
+        assert requests.get(f"{server.url}/ready", timeout=60).status_code == 200
+        refused = scrubjay("restore", tmp_path / "copy---url", "--url", server.url)
+        assert refused.returncode == 1
+        assert b"--path" in refused.stderr
+    for path in (server.path, aside, tmp_path / "copy---url", tmp_path / "copy---path"):
+        store = SqliteStore(path)
+        assert store.find_problems() == []
+        assert len(store.run(items.list_keys("ns"))) == 500
+        store.close()
+    store = SqliteStore(aside)
+    assert store.run(items.read_text("ns", "k1")) == '"after"'
+    store.close()
+    left = sorted(part.name for part in tmp_path.iterdir())
+    assert [name for name in left if "partial" in name or name.startswith(".scrubjay")] == []
+
+
+def test_erasing_leaves_nothing_in_the_files_of_a_running_server(here, where):
+    namespace, other = fill(here), fill(here)
+    refused = scrubjay("erase", namespace, *where)
+    assert refused.returncode == 1
+    assert b"--yes" in refused.stderr
+    done = scrubjay("erase", namespace, "--yes", *where)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert re.search(r"searched [\d.]+ [kM]B of \S+db", done.stdout.decode())
+    assert "found    nothing" in done.stdout.decode()
+    for part in here.path.parent.iterdir():
+        assert namespace.encode() not in part.read_bytes(), part
+    with Memory(namespace, url=here.url) as memory:
+        assert memory.keys() == []
+    assert namespace not in requests.get(f"{here.url}/v1/namespaces", timeout=60).json()["namespaces"]
+    assert len(state(here, other)) > 1
+
+
+def test_erasing_asks_for_the_name_on_a_terminal(here):
+    namespace = fill(here)
+    for typed, code in ((b"another\n", 1), (namespace.encode() + b"\n", 0)):
+        master, slave = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scrubjay", "erase", namespace, "--path", str(here.path)],
+            stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(),
+        )  # fmt: skip
+        os.write(master, typed)
+        out, err = process.communicate(timeout=60)
+        os.close(master)
+        os.close(slave)
+        assert process.returncode == code, (out, err)
+        assert b"Type its name" in err
+    assert requests.get(f"{here.url}/v1/namespaces/{namespace}/usage", timeout=60).json()["bytes"] == 0
+
+
+def test_a_bar_is_drawn_on_a_terminal_and_nothing_elsewhere(here, tmp_path):
+    namespace = fill(here)
+    master, slave = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "scrubjay", "backup", str(tmp_path / "copy"), "--path", str(here.path)],
+        stdout=subprocess.PIPE, stderr=slave, check=True, timeout=60, env=clean_environment(),
+    )  # fmt: skip
+    drawn = os.read(master, 65536).decode()
+    os.close(master)
+    os.close(slave)
+    assert re.search(r"\[#+\s*\] [\d,]+ of [\d,]+ pages", drawn)
+    assert done.stdout
+    assert scrubjay("export", namespace, "--path", here.path).stderr == b""
+
+
+def test_only_administrators_export_import_back_up_and_erase(tmp_path):
+    with serving(tmp_path / "db", *NO_LIMITS) as server:
+        fill(server, "ns")
+        keys = {
+            kind: scrubjay("key", "issue", *flags, "--path", server.path).stdout.decode().strip()
+            for kind, flags in (("admin", ["--admin"]), ("user", []), ("other", ["--namespaces", "other-*"]))
+        }
+        calls = [("GET", "namespaces/ns/export"), ("POST", "namespaces/ns/import"), ("GET", "backup"), ("POST", "namespaces/ns/erase")]  # noqa: E501 # fmt: skip
+        for method, path in calls:
+            for kind, status in ((None, 401), ("user", 403), ("other", 403)):
+                headers = {"X-API-Key": keys[kind]} if kind else {}
+                answer = requests.request(method, f"{server.url}/v1/{path}", headers=headers, data=b"x", timeout=60)
+                assert (answer.status_code, path, kind) == (status, path, kind)
+        done = scrubjay("export", "ns", SCRUBJAY_URL=server.url, SCRUBJAY_API_KEY=keys["admin"])
+        assert done.returncode == 0, done.stderr
+        refused = scrubjay("import", "x", stdin=done.stdout * 5000, SCRUBJAY_URL=server.url)
+        assert refused.returncode == 1
+        large = tmp_path / "large"
+        large.write_bytes(done.stdout.splitlines(keepends=True)[0] + b'{"kind":"x"}\n' * 10**6 + b'{"kind":"end","lines":1000002}\n')  # noqa: E501 # fmt: skip
+        refused = scrubjay("import", "x", "-i", large, SCRUBJAY_URL=server.url)
+        assert b"needs an api key" in refused.stderr, "an answer that comes before all is sent is read"
+        asked = requests.get(f"{server.url}/v1/backup", headers={"X-API-Key": keys["admin"]}, timeout=60)
+        assert asked.headers["content-type"] == "application/vnd.sqlite3"
+        assert int(asked.headers["content-length"]) == len(asked.content)
+
+
+def test_a_restore_tells_which_revoked_keys_are_in_force_again(tmp_path):
+    path, keep = tmp_path / "db", tmp_path / "copy"
+    kept, leaked = (
+        scrubjay("key", "issue", "--admin", "--name", n, "--path", path).stdout.decode().strip() for n in "ab"
+    )
+    ids = {key: key.split("_")[1] for key in (kept, leaked)}
+    assert scrubjay("backup", keep, "--path", path).returncode == 0
+    with serving(path, *NO_LIMITS) as server:
+        ask = lambda key: requests.get(f"{server.url}/v1/apikeys", headers={"X-API-Key": key}, timeout=60).status_code  # noqa: E731
+        assert scrubjay("key", "revoke", ids[leaked], "--path", path).returncode == 0
+        assert ask(leaked) == 401
+        told = scrubjay("restore", keep, "--path", path).stdout.decode()
+        assert ask(leaked) == 200
+        assert ids[kept] not in told
+        advice = re.search(r"scrubjay (key revoke (\S+) --path \S+)", told)
+        assert advice[2] == ids[leaked]
+        assert scrubjay(*advice[1].split()).returncode == 0
+        assert ask(leaked) == 401
+        told = scrubjay("restore", keep, "--path", path, "--revoke-keys").stdout.decode()
+        assert f"revoked  api key {ids[leaked]}" in told
+        assert "CAUTION" not in told
+        assert (ask(leaked), ask(kept)) == (401, 200)
+
+
+def test_a_restore_tells_when_no_key_is_in_force_any_more(tmp_path):
+    scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db")
+    assert scrubjay("backup", tmp_path / "copy", "--path", tmp_path / "db").returncode == 0
+    assert "CAUTION" not in scrubjay("restore", tmp_path / "copy", "--path", tmp_path / "db").stdout.decode()
+    scrubjay("key", "issue", "--admin", "--path", tmp_path / "db")
+    assert scrubjay("backup", tmp_path / "keyed", "--path", tmp_path / "db").returncode == 0
+    told = scrubjay("restore", tmp_path / "copy", "--path", tmp_path / "db").stdout.decode()
+    assert "every user of this machine gets in without one" in told
+    told = scrubjay("restore", tmp_path / "keyed", "--path", tmp_path / "elsewhere", "--revoke-keys").stdout.decode()
+    assert "a server lets nobody in" in told
+
+
+def test_the_routes_are_described(here):
+    paths = requests.get(f"{here.url}/openapi.json", timeout=60).json()["paths"]
+    exported = paths["/v1/namespaces/{namespace}/export"]["get"]["responses"]["200"]["content"]
+    assert list(exported) == ["application/x-ndjson"]
+    taken = paths["/v1/namespaces/{namespace}/import"]["post"]["requestBody"]["content"]
+    assert list(taken) == ["application/octet-stream"]
+    assert "/v1/backup" in paths
+    assert "/v1/namespaces/{namespace}/erase" in paths
+    bad = requests.post(f"{here.url}/v1/namespaces/x/import?replace=perhaps", data=b"", timeout=60)
+    assert bad.status_code == 400
+
+
+# ---------------------------------------------------------------- damaged files
+
+
+@pytest.fixture
+def ill(tmp_path) -> Path:
+    """A file of which one page of values is noise."""
+    path = tmp_path / "db"
+    store = SqliteStore(path, durability="fast", audit_rows=0)  # the log has keys, too
+    for i in range(400):
+        store.run(items.set_item("ns", f"k{i:04}", json.dumps("x" * 100)))
+    store.close()
+    raw = path.read_bytes()
+    page = raw.index(b"nsk0200") // 4096
+    with path.open("r+b") as file:
+        file.seek(page * 4096)
+        file.write(b"\xff" * 4096)
+    return path
+
+
+def test_a_damaged_file_names_the_way_out_wherever_it_is_met(ill):
+    advice = f"scrubjay recover {ill}"
+    done = scrubjay("get", "ns", "k0200", "--path", ill)
+    assert done.returncode == 3
+    assert advice in done.stderr.decode()
+    assert scrubjay("get", "ns", "k0000", "--path", ill).returncode == 0, "what is well can be read"
+    done = scrubjay("doctor", "--path", ill)
+    assert done.returncode == 1
+    assert advice in done.stdout.decode()
+    with serving(ill) as server:
+        answer = requests.get(f"{server.url}/v1/namespaces/ns/items/k0200", timeout=60)
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        advice = "scrubjay recover FILE"
+        assert advice in answer.json()["detail"]
+        listed = requests.get(f"{server.url}/v1/namespaces/ns/items?limit=10000", timeout=60)
+        assert advice in listed.json()["detail"]
+        assert requests.get(f"{server.url}/v1/namespaces/ns/items/k0000", timeout=60).status_code == 200
+
+
+@pytest.mark.parametrize("harm", ["noise", "header", "cut"])
+def test_a_server_does_not_start_on_what_is_no_database_and_says_what_to_do(ill, harm):
+    raw = ill.read_bytes()
+    ill.write_bytes({"noise": b"text" * 4000, "header": b"\0" * 50 + raw[50:], "cut": raw[: len(raw) // 3]}[harm])
+    before = ill.read_bytes()
+    done = scrubjay("serve", "--port", "0", "--path", ill)
+    assert done.returncode == 1
+    assert f"scrubjay recover {ill}" in done.stderr.decode()
+    assert ill.read_bytes() == before, "it is not recreated without a message"
+
+
+def test_a_file_that_is_damaged_under_a_running_server_is_told(ill, tmp_path):
+    path = tmp_path / "served"
+    store = SqliteStore(path, durability="fast")
+    store.run(items.update_items("ns", {f"k{i:04}": json.dumps("x" * 1000) for i in range(4000)}))
+    store.close()
+    with serving(path) as server:
+        assert requests.get(f"{server.url}/v1/namespaces/ns/items/k0001", timeout=60).status_code == 200
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xff" * (path.stat().st_size - 4096))
+        answers = [
+            requests.get(f"{server.url}/v1/namespaces/ns/items/k{i:04}", timeout=60) for i in range(0, 4000, 400)
+        ]
+        told = [answer.json()["detail"] for answer in answers if answer.status_code == 503]
+        assert told
+        assert all("scrubjay recover FILE" in detail for detail in told)
+        assert requests.get(f"{server.url}/health", timeout=60).status_code == 200
+
+
+def test_recover_saves_tells_and_can_be_put_in_place(ill):
+    done = scrubjay("recover", ill)
+    assert done.returncode == 1, "something was lost"
+    printed = done.stdout.decode()
+    assert re.search(r"saved +3\d\d rows of items", printed)
+    assert re.search(r"LOST +the namespace 'ns' had 400 keys .* 3\d\d keys", printed)
+    assert scrubjay("recover", ill).returncode == 1, "the file is there already"
+    assert scrubjay("doctor", "--path", f"{ill}.recovered").returncode == 0
+    done = scrubjay("restore", f"{ill}.recovered", "--path", ill)
+    assert done.returncode == 0, done.stderr
+    assert scrubjay("doctor", "--path", ill).returncode == 0
+    assert scrubjay("get", "ns", "k0000", "--path", ill).returncode == 0
+    assert list(ill.parent.glob("db.before-restore-*"))
+    well = scrubjay("recover", ill, ill.with_name("well"))
+    assert well.returncode == 0
+    assert b"LOST" not in well.stdout
+
+
+def test_an_empty_file_is_a_new_database_unless_its_log_says_otherwise(tmp_path):
+    (tmp_path / "db").write_bytes(b"")
+    assert scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db").returncode == 0
+    with sqlite3.connect(tmp_path / "db") as connection:
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute("UPDATE items SET version = version + 1")
+        connection.commit()
+        for suffix in ("", "-wal"):
+            shutil.copyfile(f"{tmp_path / 'db'}{suffix}", f"{tmp_path / 'cut'}{suffix}")
+    connection.close()
+    (tmp_path / "cut").write_bytes(b"")
+    done = scrubjay("get", "ns", "k", "--path", tmp_path / "cut")
+    assert done.returncode == 3
+    assert b"truncated" in done.stderr
+    assert (tmp_path / "cut-wal").stat().st_size
+
+
+def test_quotas_move_with_the_namespace(tmp_path):
+    store = SqliteStore(tmp_path / "db")
+    store.run(usage.set_quota("ns", {"writes_per_day": 7, "max_bytes": 10**6}))
+    store.close()
+    export = scrubjay("export", "ns", "--path", tmp_path / "db").stdout
+    assert scrubjay("import", "--path", tmp_path / "other", stdin=export).returncode == 0
+    assert b"0 of 7" in scrubjay("usage", "ns", "--path", tmp_path / "other").stdout
+
+
+def test_a_path_without_a_database_is_not_backed_up(tmp_path, capsys):
+    missing = tmp_path / "mistyped.db"
+    assert main(["backup", str(tmp_path / "copy.db"), "--path", str(missing)]) == 1
+    assert f"there is no database at {missing}" in capsys.readouterr().err
+    assert list(tmp_path.glob("*.db")) == []
+
+
+def test_a_backup_never_takes_the_place_of_a_file_in_use(tmp_path):
+    path = tmp_path / "db"
+    with serving(path) as server:
+        assert scrubjay("set", "ns", "k", "1", "--url", server.url).returncode == 0
+        for target in (path, tmp_path / "db-wal", tmp_path / "db-shm"):
+            for where in (("--url", server.url), ("--path", path)):
+                done = scrubjay("backup", target, "--force", *where)
+                assert done.returncode == 1
+                assert b"name another file" in done.stderr, done.stderr
+        assert scrubjay("get", "ns", "k", "--url", server.url).stdout == b"1\n"
+
+
+def test_erasing_what_is_not_there_says_so(tmp_path):
+    done = scrubjay("erase", "nobody", "--yes", "--path", tmp_path / "db")
+    assert done.returncode == 1
+    assert b"there is no namespace 'nobody'" in done.stderr
+
+
+def test_two_restores_in_a_second_keep_both_states(tmp_path):
+    for name in ("one", "two"):
+        assert scrubjay("set", "ns", "k", name, "--path", tmp_path / name).returncode == 0
+    for _ in range(3):
+        assert scrubjay("restore", tmp_path / "two", "--path", tmp_path / "one").returncode == 0
+    kept = list(tmp_path.glob("one.before-restore-*"))
+    assert len([path for path in kept if not path.name.endswith(("-wal", "-shm"))]) == 3
+
+
+def test_a_damaged_backup_is_named_by_its_own_name(tmp_path):
+    (tmp_path / "bad").write_bytes(b"no database" * 1000)
+    done = scrubjay("restore", tmp_path / "bad", "--path", tmp_path / "db")
+    assert done.returncode == 3
+    assert f"{tmp_path / 'bad'}:".encode() in done.stderr
+    assert b".scrubjay-restore" not in done.stderr
+
+
+def test_a_dash_is_stdin_and_stdout(here, where, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = fill(here)
+    piped = scrubjay("backup", "-", *where)
+    assert (piped.returncode, piped.stderr) == (0, b"")
+    assert scrubjay("restore", "-", "--path", "restored", stdin=piped.stdout).returncode == 0
+    exported = scrubjay("export", namespace, "-o", "-", "--path", "restored")
+    lines = [done.stdout.splitlines()[1:] for done in (exported, scrubjay("export", namespace, *where))]
+    assert lines[0] == lines[1] != []
+    for words in (("import", "-i", "-"), ("import", "-")):
+        done = scrubjay(*words, "--replace", "--path", "imported", stdin=exported.stdout)
+        assert done.stdout.startswith(f"{namespace}: ".encode()), done.stderr
+    assert not list(tmp_path.glob("-*"))
+
+
+@pytest.mark.parametrize("words", [("backup", "-"), ("restore", "-"), ("import",), ("import", "-i", "-")])
+def test_a_terminal_is_neither_read_from_nor_written_to_like_a_file(words, tmp_path):
+    master, slave = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "scrubjay", *words, "--path", str(tmp_path / "db")],
+        stdin=slave, stdout=slave, stderr=subprocess.PIPE, check=False, timeout=20, env=clean_environment(),
+    )  # fmt: skip
+    os.close(master)
+    os.close(slave)
+    assert done.returncode == 1
+    assert re.match(rb"scrubjay: .*(redirect the output|send it to stdin)\n$", done.stderr)
+
+
+def test_a_damaged_backup_from_stdin_changes_nothing(tmp_path):
+    assert scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db").returncode == 0
+    for damaged, code in ((b"", 1), (b"no database" * 1000, 3)):
+        done = scrubjay("restore", "-", "--path", tmp_path / "db", stdin=damaged)
+        assert done.returncode == code
+        assert b"stdin" in done.stderr
+    assert scrubjay("get", "ns", "k", "--path", tmp_path / "db").stdout == b"1\n"

@@ -1,0 +1,80 @@
+"""Backups in a series: on a schedule, of which the newest are kept."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from harness import clean_environment, run_command, serving
+from scrubjay import Memory
+from scrubjay.cli import series
+
+MOMENTS = [f"scrubjay-2026010{day}T000000Z.db" for day in range(1, 5)]
+
+
+def test_durations_have_a_unit():
+    assert [series.parse_duration(text) for text in ("90s", "30m", "1h", "2d")] == [90, 1800, 3600, 172_800]
+    for text in ("1", "0h", "1.5h", "-1h", "hourly"):
+        with pytest.raises(ValueError, match="30m, 1h or 1d"):
+            series.parse_duration(text)
+
+
+def test_only_the_newest_backups_are_kept_and_other_files_are_left_alone(tmp_path):
+    folder, path = tmp_path / "backups", tmp_path / "db"
+    Memory("ns", path=path).set("k", 1)
+    folder.mkdir()
+    for name in (*MOMENTS, "scrubjay-mine.db", "notes.txt"):
+        (folder / name).write_text("")
+    done = run_command("backup", "--keep", "3", folder, "--path", path)
+    assert done.returncode == 0, done.stderr
+    kept = series.list_backups(folder)
+    assert [each.name for each in kept[:2]] == MOMENTS[2:]
+    assert len(kept) == 3
+    assert {"scrubjay-mine.db", "notes.txt"} <= {each.name for each in folder.iterdir()}
+    with Memory("ns", path=kept[-1]) as memory:
+        assert memory.get("k") == 1
+
+
+def test_backups_of_a_server_are_made_until_the_process_is_stopped(tmp_path):
+    folder = tmp_path / "new" / "backups"
+    with serving(tmp_path / "db", "--durability", "fast") as server, Memory("ns", url=server.url) as memory:
+        memory.set("k", 1)
+        words = ["backup", "--every", "1s", "--keep", "2", str(folder), "--url", server.url]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scrubjay", *words], stdout=subprocess.PIPE, text=True, env=clean_environment()
+        )
+        try:
+            made = [process.stdout.readline().split(":")[0] for _ in range(4)]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert sorted(set(made)) == made
+    assert len(series.list_backups(folder)) == 2
+
+
+def test_a_backup_that_failed_is_tried_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(series, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("signal.signal", lambda _number, handler: handlers.append(handler))
+    handlers, attempts = [], []
+
+    def make(target) -> None:
+        attempts.append(target)
+        if len(attempts) < 3:
+            raise OSError("the disk is full")
+        handlers[0]()
+
+    series.back_up_forever(tmp_path, make, None, 3600)
+    assert len(attempts) == 3
+    assert capsys.readouterr().err.count("the disk is full; the next attempt is in 0 seconds") == 2
+
+
+def test_a_restart_does_not_make_a_backup_before_its_time(tmp_path):
+    assert series._age_left(tmp_path, 3600) == 0
+    (tmp_path / f"{series.datetime.now(series.UTC):{series.NAME}}").write_text("")
+    assert 3500 < series._age_left(tmp_path, 3600) <= 3600
+    (tmp_path / "scrubjay-29990101T000000Z.db").write_text("")
+    assert series._age_left(tmp_path, 3600) == 3600, "a clock that was wrong does not stop the backups for years"

@@ -1,0 +1,106 @@
+"""Search: words in values and in lists, found by reading them."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import run_command
+from scrubjay import InvalidInput, Match
+from scrubjay.conversations import entry, session_key
+from scrubjay.store import search as search_module
+
+
+@pytest.fixture
+def chat(memory):
+    memory.append(
+        session_key("work"),
+        entry({"role": "user", "content": "Which database should we take?"}, sender="user"),
+        entry({"role": "assistant", "content": "Take PostgreSQL: it has transactions."}, sender="bot"),
+        entry({"role": "user", "content": "Lunch at noon?"}, sender="user"),
+    )
+    memory.set("favourite_colour", "blue")
+    memory.set("notes", ["We decided on databases in Zürich", {"city": "Bonn"}])
+    return memory
+
+
+def found(matches: list[Match]) -> list[tuple[str, int | None]]:
+    return [(match.key, match.position) for match in matches]
+
+
+def test_a_message_is_found_by_its_words(chat):
+    (match,) = chat.search("PostgreSQL")
+    assert (match.key, match.position) == ("session:work:messages", 1)
+    assert match.value["message"]["content"] == "Take PostgreSQL: it has transactions."
+    assert 0 < match.score <= 1
+
+
+def test_words_are_found_in_other_forms_and_without_accents(chat):
+    assert found(chat.search("databases")) == found(chat.search("What about the database?"))
+    assert set(found(chat.search("database"))) == {("notes", 0), ("session:work:messages", 0)}
+    assert found(chat.search("zurich")) == [("notes", 0)]
+    assert found(chat.search("BONN")) == [("notes", 1)]
+
+
+def test_a_value_is_found_by_its_key_too(chat):
+    assert found(chat.search("colour")) == [("favourite_colour", None)]
+
+
+def test_the_more_words_fit_the_better(chat):
+    best, *others = chat.search("decided databases Zürich lunch")
+    assert (best.key, best.position) == ("notes", 0)
+    assert others
+    assert all(match.score < best.score for match in others)
+
+
+def test_names_of_fields_are_not_searched(chat):
+    assert chat.search("role content sender") == []
+
+
+def test_a_prefix_and_a_limit_narrow_the_search(chat):
+    assert found(chat.search("database", "notes")) == [("notes", 0)]
+    assert len(chat.search("database", limit=1)) == 1
+    assert chat.search("database", "nope") == []
+
+
+def test_what_has_expired_or_is_deleted_is_not_found(memory):
+    memory.set("a", "walnut")
+    memory.append("l", "walnut")
+    memory.touch("l", 0.001)
+    memory.delete("a")
+    while memory.length("l"):
+        pass
+    assert memory.search("walnut") == []
+
+
+def test_more_than_a_search_may_read_is_refused_with_the_way_out(tmp_path, monkeypatch):
+    from scrubjay import Memory
+
+    monkeypatch.setattr(search_module, "MAX_SEARCH_BYTES", 20)
+    with Memory("ns", path=tmp_path / "db") as memory:
+        memory.update({"a/1": "walnut", "b/1": "walnut"})
+        with pytest.raises(InvalidInput, match="longer prefix"):
+            memory.search("walnut")
+        assert found(memory.search("walnut", "a/")) == [("a/1", None)]
+
+
+@pytest.mark.parametrize("wrong", [{"query": 1}, {"limit": 0}, {"prefix": 3}])
+def test_wrong_arguments_are_refused(memory, wrong):
+    with pytest.raises(InvalidInput):
+        memory.search(**{"query": "x", **wrong})
+
+
+def test_encrypted_values_are_found(tmp_path):
+    pytest.importorskip("cryptography")
+    from scrubjay import Memory
+
+    with Memory("ns", path=tmp_path / "db", secret="correct horse battery") as memory:
+        memory.append("l", "a walnut")
+        memory.set("v", {"tree": "walnut"})
+        assert sorted(found(memory.search("walnuts")), key=str) == [("l", 0), ("v", None)]
+
+
+def test_the_command_prints_what_it_finds(tmp_path):
+    where = {"SCRUBJAY_PATH": str(tmp_path / "db")}
+    run_command("set", "ns", "city", "Berlin", **where)
+    printed = run_command("search", "ns", "berlin", **where).stdout
+    assert printed.startswith(b'{"key": "city", "position": null, "value": "Berlin", "score": ')

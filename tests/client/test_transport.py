@@ -1,0 +1,252 @@
+"""The transports against servers that respond in every legal way, and in some illegal ones."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+import time
+import urllib.request
+from contextlib import closing, suppress
+
+import pytest
+
+from scrubjay import InvalidInput, Memory, Unavailable
+from scrubjay.http import HttpExecutor
+from scrubjay.settings import memory_settings
+from scrubjay.transport import ResponseLost, open_transport
+
+
+class Scripted:
+    """A server that says what it is told to, whatever it is asked."""
+
+    def __init__(self, *answers: bytes, keep: bool = False) -> None:
+        self._keep = keep
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self._answers = iter(answers)
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        for answer in self._answers:
+            connection, _ = self._listener.accept()
+            self.connections += 1
+            with connection:
+                self.requests.append(connection.recv(65536))
+                connection.sendall(answer)
+                for again in self._answers if self._keep else ():
+                    self.requests.append(connection.recv(65536))
+                    connection.sendall(again)
+
+    def close(self) -> None:
+        self._listener.close()
+        self._thread.join(timeout=60)
+
+
+@pytest.fixture
+def scripted():
+    servers = []
+
+    def make(*answers: bytes, **options: bool) -> Scripted:
+        servers.append(Scripted(*answers, **options))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.close()
+
+
+LEGAL = {
+    "length": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    "chunked": b"HTTP/1.1 200\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nTrailer: x\r\n\r\n",
+    "until the end": b"HTTP/1.1 200 OK\r\n\r\nhello",
+    "old": b"HTTP/1.0 200 OK\nContent-Length: 5\n\nhello",
+    "without a reason": b"HTTP/1.1 200\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",
+}
+
+
+@pytest.mark.parametrize("kind", LEGAL)
+def test_every_legal_answer_is_understood(scripted, kind):
+    transport = open_transport(scripted(LEGAL[kind]).url, 5)
+    answer = transport.send("GET", "/", b"", {})
+    assert (answer.status, answer.data) == (200, b"hello")
+    transport.close()
+
+
+def test_a_connection_is_used_again(scripted):
+    server = scripted(LEGAL["length"], LEGAL["length"], keep=True)
+    transport = open_transport(server.url + "/mounted/", 5)
+    assert [transport.send("PUT", "/x", b"body", {"A": "b"}).data for _ in range(2)] == [b"hello"] * 2
+    transport.close()
+    assert server.connections == 1
+    assert server.requests[0].startswith(b"PUT /mounted/x HTTP/1.1\r\nHost: 127.0.0.1:")
+    assert server.requests[0].endswith(b"\r\nContent-Length: 4\r\nA: b\r\n\r\nbody")
+
+
+def test_a_connection_that_was_closed_meanwhile_is_not(scripted):
+    server = scripted(LEGAL["length"], LEGAL["length"])
+    transport = open_transport(server.url, 5)
+    for _ in range(2):
+        assert transport.send("GET", "/", b"", {}).data == b"hello"
+        time.sleep(0.1)  # the end of the connection arrives
+    transport.close()
+    assert server.connections == 2
+
+
+ILLEGAL = {
+    "nothing": b"",
+    "half a header": b"HTTP/1.1 200 OK\r\nContent-",
+    "half a body": b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello",
+    "no HTTP": b"SSH-2.0-OpenSSH\r\n\r\n",
+    "no number": b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+    "half a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhe",
+    "an endless header": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000,
+    "no JSON": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    "somebody else's error": b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 5\r\n\r\nhello",
+    "a redirect": b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", ILLEGAL)
+def test_everything_else_is_unavailable(scripted, kind):
+    with Memory("ns", url=scripted(ILLEGAL[kind]).url) as memory, pytest.raises(Unavailable, match=r"http://127\."):
+        memory.get("k")
+
+
+def test_a_long_call_to_somebody_else_is_unavailable_too(scripted):
+    with (
+        closing(HttpExecutor(memory_settings(url=scripted(LEGAL["length"]).url))) as server,
+        pytest.raises(Unavailable, match="not as a Scrubjay server"),
+    ):
+        server.erase("ns", dict)
+
+
+def test_a_server_that_says_nothing_is_given_up_after_the_timeout():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with Memory("ns", url=url, timeout=0.2) as memory, pytest.raises(Unavailable, match="timed out"):
+            memory.get("k")
+
+
+@pytest.mark.parametrize("way", ["direct", "credentials", "proxy"])
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_an_answer_that_drips_is_given_up_after_the_timeout(part, way, monkeypatch):
+    """A byte comes more often than the time-out, for ever."""
+    begun = b"HTTP/1.1 200 OK\r\nX: " if part == "head" else b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
+    given_up = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(begun)
+            for _ in range(1000):  # ten seconds, if nobody hangs up
+                if given_up.wait(0.01):
+                    return
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        if way == "proxy":
+            monkeypatch.setenv("http_proxy", f"http://{address}")
+            monkeypatch.delenv("no_proxy", raising=False)
+            monkeypatch.delenv("NO_PROXY", raising=False)
+        urls = {"direct": f"http://{address}", "credentials": f"http://u:p@{address}", "proxy": "http://scrubjay.test"}
+        transport = open_transport(urls[way], 0.3)
+        with pytest.raises(ResponseLost, match="timed out"):
+            transport.send("GET", "/", b"", {})
+        given_up.set()
+        thread.join(timeout=20)
+        transport.close()
+
+
+class Proxy(http.server.BaseHTTPRequestHandler):
+    seen: list[str] = []  # noqa: RUF012 - shared by design
+
+    def log_message(self, *_words) -> None:
+        pass
+
+    def do_PUT(self) -> None:
+        self.forward()
+
+    def do_GET(self) -> None:
+        self.forward()
+
+    def forward(self) -> None:
+        """Names that the proxy knows and this machine does not: scrubjay.test is the server behind it."""
+        self.seen.append(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        url = self.path.replace("http://scrubjay.test", self.server.behind)
+        headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
+        request = urllib.request.Request(url, body or None, headers, method=self.command)
+        with urllib.request.urlopen(request) as answer:
+            data = answer.read()
+            self.send_response(answer.status)
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Scrubjay-Version", answer.headers["Scrubjay-Version"])
+            self.end_headers()
+            self.wfile.write(data)
+
+
+def test_a_proxy_in_the_environment_is_used_but_never_for_this_machine(server, monkeypatch):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        proxy.behind = server.url
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        monkeypatch.setattr(urllib.request, "_opener", urllib.request.build_opener(urllib.request.ProxyHandler({})))
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        with Memory("proxied", url="http://scrubjay.test") as memory:
+            memory.set("k", 1)
+            assert memory.get("k") == 1
+        assert Proxy.seen == ["http://scrubjay.test/v1/namespaces/proxied/items/k"] * 2
+        with Memory("proxied", url=server.url) as memory:
+            assert memory.get("k") == 1
+        assert len(Proxy.seen) == 2
+        proxy.shutdown()
+
+
+def test_credentials_for_a_server_and_for_a_proxy_are_sent_to_each(scripted, monkeypatch):
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    server = scripted(answer)
+    open_transport(server.url.replace("//", "//user%40x:p%3Aw@"), 5).send("GET", "/k", b"", {})
+    assert b"\r\nAuthorization: Basic dXNlckB4OnA6dw==\r\n" in server.requests[0]
+    assert b"Host: 127.0.0.1:" in server.requests[0]
+    proxy = scripted(answer)
+    monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//me:pw@"))
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("NO_PROXY", "")
+    open_transport("http://scrubjay.test/mounted", 5).send("GET", "/k", b"", {})
+    assert proxy.requests[0].startswith(b"GET http://scrubjay.test/mounted/k HTTP/1.1\r\nHost: scrubjay.test\r\n")
+    assert b"\r\nProxy-Authorization: Basic bWU6cHc=\r\n" in proxy.requests[0]
+
+
+def test_https_goes_through_a_tunnel_of_the_proxy(scripted, monkeypatch):
+    proxy = scripted(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+    monkeypatch.setenv("https_proxy", proxy.url.replace("//", "//me:pw@"))
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("NO_PROXY", "")
+    with pytest.raises(OSError, match="403"):
+        open_transport("https://scrubjay.test", 5).send("GET", "/k", b"", {})
+    assert proxy.requests[0].startswith(b"CONNECT scrubjay.test:443 HTTP/1.")
+    assert b"Proxy-Authorization: Basic bWU6cHc=" in proxy.requests[0]
+
+
+def test_a_proxy_of_another_kind_is_refused_with_a_reason(monkeypatch):
+    monkeypatch.setenv("http_proxy", "socks5://me:pw@127.0.0.1:1080")
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("NO_PROXY", "")
+    with pytest.raises(InvalidInput, match=r"socks5://127\.0\.0\.1' is not an http:// proxy") as refused:
+        open_transport("http://scrubjay.test", 5)
+    assert "pw" not in str(refused.value)
+
+
+def test_a_url_that_is_not_valid_is_shown_without_its_password():
+    with pytest.raises(InvalidInput) as refused:
+        open_transport("http://user:hunter2@host:port", 5)
+    assert "hunter2" not in str(refused.value)

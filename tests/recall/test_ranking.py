@@ -1,0 +1,142 @@
+"""Ranking: fusion with the semantic index, and explanations."""
+
+from __future__ import annotations
+
+import pytest
+
+from scrubjay.recall.prompt import CONTEXT_THRESHOLD
+from scrubjay.recall.ranking import MIN_COSINE, SEMANTIC_WEIGHT, Candidate, Ranked, fuse, pass_to_answers
+from scrubjay.store import notes
+from scrubjay.validation import NewNote, RecallQuery
+
+
+def test_a_question_passes_its_similarity_to_the_answer_after_it():
+    turn = Candidate(
+        id=1,
+        previous=(),
+        next=(2,),
+        speaker=(),
+        updated_at=0,
+        times=1,
+        is_question=True,
+        is_change=False,
+        has_session=True,
+    )
+    answer = turn._replace(id=2, previous=(1,), next=(), is_question=False)
+    passed = pass_to_answers({1: 0.8, 9: 0.7}, [turn, answer])
+    assert passed[2] == 0.8 > passed[1] > 0
+    assert 9 not in passed
+    assert pass_to_answers({1: 0.8}, [turn._replace(next=())]) == {1: 0.8}
+    assert pass_to_answers({1: 0.8}, [turn]) == {1: 0.8}
+
+
+def test_a_fused_score_does_not_depend_on_the_other_notes():
+    alone = dict(fuse([Ranked(1, 0.5)], {1: 0.6}))[1]
+    among = dict(fuse([Ranked(1, 0.5), Ranked(2, 0.9), Ranked(3, 0.1)], {1: 0.6, 4: 0.9, 5: 0.3}))[1]
+    assert alone == among > 0.5
+
+
+def test_the_semantic_index_adds_to_a_lexical_score_and_never_takes_away():
+    ranked = [Ranked(1, 1.0), Ranked(2, 0.4)]
+    scores = dict(fuse(ranked, {1: 0.9, 3: 1.0}))
+    assert (scores[1], scores[2]) == (1.0, 0.4)
+    assert scores[3] == SEMANTIC_WEIGHT
+
+
+def test_a_note_without_a_term_of_the_query_needs_a_cosine():
+    assert dict(fuse([], {1: MIN_COSINE - 0.01, 2: MIN_COSINE})).keys() == {2}
+
+
+@pytest.mark.parametrize("ranking", ["fit", "confidence"])
+def test_the_parts_of_an_explanation_add_up_to_the_score(driver, ranking):
+    from scrubjay.validation import RANKINGS
+
+    for text in ("Ana: What is the code of the garage?", "Ben: The garage code is 4471", "Ana: Thanks", "the garage"):
+        driver.run(notes.remember("ns", NewNote.check(text, session="s")))
+    ids = [int(note.id) for note in driver.run(notes.list_notes("ns"))]
+    query = RecallQuery.check(
+        "I was out in the rain all morning with the dog. Which garage code did Ben give?",
+        ranking=RANKINGS[0] if ranking == "fit" else ranking,
+        explain=True,
+    )
+    found = driver.run(notes.recall("ns", query, dict.fromkeys(ids, 0.5)))
+    assert len(found) == 4
+    for note in found:
+        assert sum(note.explanation["parts"].values()) == pytest.approx(note.score, abs=1e-5)
+        assert note.explanation["passage"] == "Which garage code did Ben give?"
+    ben = next(note for note in found if "Ben" in note.content).explanation
+    assert {"garage", "code"} <= ben["words"].keys()
+    assert {"words", "neighbours", "speaker", "semantic"} <= ben["parts"].keys()
+
+
+def test_notes_have_no_explanation_unless_asked_for(driver):
+    driver.run(notes.remember("ns", NewNote.check("the garage code")))
+    (note,) = driver.run(notes.recall("ns", RecallQuery.check("garage")))
+    assert note.explanation is None
+    assert "explanation" not in note.to_json()
+
+
+def test_all_rows_of_a_term_are_read_up_to_the_limit(driver):
+    """The answer is the oldest of 900 notes with the word: reading half as many rows would miss it."""
+    driver.run(notes.remember("ns", NewNote.check("emu emu")))
+    for start in range(0, 900, 100):
+        for i in range(start, start + 100):
+            driver.run(notes.remember("ns", NewNote.check(f"emu and {i} other creatures of the island")))
+    assert driver.run(notes.recall("ns", RecallQuery.check("emu")))[0].content == "emu emu"
+
+
+def remember(driver, *texts: str, session: str | None = "s") -> None:
+    for text in texts:
+        driver.run(notes.remember("ns", NewNote.check(text, session=session)))
+
+
+def recall(driver, query: str, **options) -> list[str]:
+    return [note.content for note in driver.run(notes.recall("ns", RecallQuery.check(query, **options)))]
+
+
+@pytest.mark.parametrize("session", ["s", None])
+def test_words_of_the_next_note_find_a_note(driver, session):
+    remember(driver, "Ana: guess what we adopted", "Ben: a kitten!", session=session)
+    assert recall(driver, "kitten") == ["Ben: a kitten!", "Ana: guess what we adopted"]
+
+
+def test_loose_notes_are_neighbours_only_if_they_are_near_in_time(open_driver):
+    now = [1_800_000_000.0]
+    driver = open_driver(clock=lambda: now[0])
+    remember(driver, "Visited grandpa in the clinic", session=None)
+    now[0] += notes.MAX_PAUSE_SECONDS + 1
+    remember(driver, "Third floor, room 312", session=None)
+    assert recall(driver, "clinic") == ["Visited grandpa in the clinic"]
+
+
+def test_of_two_notes_that_state_the_same_the_newer_comes_first(driver):
+    remember(driver, "Marta lives in Paris", "Marta lives in East Berlin", session=None)
+    assert recall(driver, "Where does Marta live?")[0] == "Marta lives in East Berlin"
+
+
+def test_turns_of_a_conversation_do_not_replace_each_other(driver):
+    remember(driver, "Ana: Marta lives in Paris", "Ben: She moved, Marta", session=None)
+    assert recall(driver, "Where does Marta live?")[0] == "Ana: Marta lives in Paris"
+
+
+def test_a_name_that_no_note_has_lowers_the_score(driver):
+    remember(driver, "The opera in Verona was sold out")
+    known, unknown = (
+        driver.run(notes.recall("ns", RecallQuery.check(text)))[0].score
+        for text in ("Who composed the opera rusalka?", "Who composed the opera Rusalka?")
+    )
+    assert unknown < known
+
+
+@pytest.mark.parametrize("text", ["Please continue.", "Thanks, that was really helpful!"])
+def test_talk_about_the_talk_scores_next_to_nothing(driver, text):
+    remember(driver, "Please continue to water the plants, thanks, it was really helpful")
+    assert driver.run(notes.recall("ns", RecallQuery.check(text)))[0].score < CONTEXT_THRESHOLD
+
+
+def test_other_sentences_of_a_message_break_ties(driver):
+    remember(
+        driver, "A dinner for Karim is fish", "A dinner for Melanie is rice", "A dinner for Olaf is soup", session=None
+    )
+    message = "Melanie comes to visit us for the whole evening. Which dinner should I cook for the big table?"
+    assert recall(driver, message)[0] == "A dinner for Melanie is rice"

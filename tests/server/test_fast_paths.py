@@ -1,0 +1,73 @@
+"""The fast paths give the same responses as FastAPI's router does for the same requests."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+
+import scrubjay_server
+from scrubjay.settings import server_settings
+
+ITEM = "/v1/namespaces/ns/items/k"
+REQUESTS = [
+    ("PUT", ITEM, {}, b'{"value": {"a": [1, 2.50, 12345678901234567890123]}}'),
+    ("GET", ITEM, {}, b""),
+    ("GET", ITEM, {"If-None-Match": '"1"'}, b""),
+    ("GET", f"{ITEM}/missing", {}, b""),
+    ("GET", "/v1/namespaces/ns/items/a%2Fb", {}, b""),
+    ("GET", "/v1/namespaces/n%2Fs/items/k", {}, b""),
+    ("GET", "/v1/namespaces/n%0As/items/k", {}, b""),
+    ("GET", f"{ITEM}{'x' * 600}", {}, b""),
+    ("GET", "/v1/namespaces/ns/items/%FF", {}, b""),
+    ("PUT", ITEM, {"If-Match": '"7"'}, b'{"value": 1}'),
+    ("PUT", ITEM, {"If-Match": "seven"}, b'{"value": 1}'),
+    ("PUT", ITEM, {"If-Match": "*", "If-None-Match": "*"}, b'{"value": 1}'),
+    ("PUT", ITEM, {"Idempotency-Key": "a b"}, b'{"value": 1}'),
+    ("PUT", ITEM, {"Idempotency-Key": "id;seq=1"}, b'{"value": 1}'),
+    ("PUT", ITEM, {"Idempotency-Key": "id;seq=1"}, b'{"value": 1}'),
+    ("PUT", ITEM, {}, b'{"value": 1, "valeu": 2}'),
+    ("PUT", ITEM, {}, b'{"value": 1, "value": 2}'),
+    ("PUT", ITEM, {}, b'{"value": "\\ud800"}'),
+    ("PUT", ITEM, {}, b'{"value": 1, "ttl": -1}'),
+    ("PUT", ITEM, {}, b"[]"),
+    ("PUT", ITEM, {"Host": "evil.example"}, b'{"value": 1}'),
+    ("GET", ITEM, {"X-Forwarded-For": "10.1.2.3"}, b""),
+    ("POST", "/v1/namespaces/ns/lists/l", {}, b'{"items": [1, "two"]}'),
+    ("POST", "/v1/namespaces/ns/lists/l", {}, b'{"items": "two"}'),
+    ("POST", "/v1/namespaces/ns/lists/l", {"Idempotency-Key": "x"}, b'{"items": [3], "once": "y"}'),
+    ("POST", "/v1/namespaces/ns/lists/k", {}, b'{"items": [3]}'),
+    ("GET", "/v1/namespaces/ns/lists/l?tail=2", {}, b""),
+    ("GET", "/v1/namespaces/ns/lists/l", {}, b""),
+    ("GET", "/v1/namespaces/ns/lists/l?tail=-1", {}, b""),
+    ("PUT", "/memory/ns/b?c=d%20e", {}, b'{"value": "[1]", "ttl_seconds": 60}'),
+    ("GET", "/memory/ns/b?c=d%20e", {}, b""),
+    ("GET", "/memory/ns/b", {}, b""),
+]
+
+
+def responses(path, monkeypatch, *, fast: bool) -> list[tuple]:
+    if not fast:
+        monkeypatch.setattr(scrubjay_server, "find_fast_path", lambda _scope: None)
+    app = scrubjay_server.create_app(server_settings(path=str(path), durability="fast"))
+    with TestClient(app, base_url="http://localhost", client=("127.0.0.1", 50_000)) as client:
+        return [seen(client.request(method, url, headers=h, content=body)) for method, url, h, body in REQUESTS]
+
+
+def seen(response) -> tuple:
+    """Everything but times."""
+    headers = {name: value for name, value in response.headers.items() if name != "ratelimit-reset"}
+    text = response.text
+    if response.status_code == 200 and '"created_at"' in text:
+        text = text.partition(',"created_at"')[0]
+    return str(response.request.url), response.status_code, headers, text
+
+
+def test_fast_paths_answer_like_the_router(tmp_path, monkeypatch):
+    fast = responses(tmp_path / "fast.db", monkeypatch, fast=True)
+    assert fast == responses(tmp_path / "router.db", monkeypatch, fast=False)
+    assert [status for _, status, *_ in fast[:3]] == [200, 200, 304]
+
+
+@pytest.mark.parametrize("url", ["/v1/namespaces/ns/items/", "/v1/namespaces//items/k", "/memory/ns/", "/memory//k"])
+def test_a_path_without_a_name_has_no_fast_path(url):
+    assert scrubjay_server.find_fast_path({"path": url, "method": "GET"}) is None

@@ -1,0 +1,180 @@
+"""The files in deploy/: what they name exists, and the programs that read them accept them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness import clean_environment, serving
+from scrubjay import Memory
+from scrubjay.settings import SETTINGS
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+COMMAND = str(Path(sys.executable).with_name("scrubjay"))
+UNITS = sorted(DEPLOY.glob("*.service"))
+
+
+def needs(program: str) -> str:
+    found = shutil.which(program, path="/usr/sbin:/usr/bin:/usr/local/bin")
+    if found is None:
+        pytest.skip(f"{program} is not installed")
+    return found
+
+
+def instructions() -> list[tuple[str, str]]:
+    sys.path.insert(0, str(DEPLOY))
+    try:
+        import check_image
+    finally:
+        sys.path.remove(str(DEPLOY))
+    return list(check_image.instructions((DEPLOY / "Dockerfile").read_text()))
+
+
+# ------------------------------------------------------------ Docker
+
+
+def test_the_image_has_two_stages_one_volume_a_health_check_and_no_root():
+    found = instructions()
+    names = [name for name, _ in found]
+    assert [rest for name, rest in found if name == "FROM"] == ["python:3.13-slim AS build", "python:3.13-slim"]
+    assert [rest for name, rest in found if name == "VOLUME"] == ["/data"]
+    assert names.count("HEALTHCHECK") == 1
+    assert found[names.index("USER")] == ("USER", "10001")
+    assert names.index("USER") > max(index for index, name in enumerate(names) if name == "RUN")
+
+
+def test_the_files_and_settings_that_the_image_names_exist():
+    for name, rest in instructions():
+        if name == "COPY" and not rest.startswith("--from"):
+            for source in rest.split()[:-1]:
+                assert (ROOT / source).exists()
+        if name == "ENV":
+            named = set(re.findall(r"SCRUBJAY_\w+", rest))
+            assert named <= {setting.variable for setting in SETTINGS.values()}
+
+
+def test_the_health_check_of_the_image_tells_a_server_from_none(tmp_path):
+    (check,) = [rest for name, rest in instructions() if name == "HEALTHCHECK"]
+    program = json.loads(check[check.index("[") :])[2]
+    with serving(tmp_path / "db") as server:
+        here = program.replace("127.0.0.1:8787", f"127.0.0.1:{server.port}")
+        assert subprocess.run([sys.executable, "-c", here], check=False, timeout=60).returncode == 0
+    gone = subprocess.run([sys.executable, "-c", here], check=False, timeout=60, capture_output=True)
+    assert gone.returncode == 1
+
+
+def test_compose_runs_the_image_and_backups_that_the_command_accepts():
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert (DEPLOY / services["scrubjay"]["build"]["context"] / services["scrubjay"]["build"]["dockerfile"]).exists()
+    assert services["scrubjay"]["ports"] == ["127.0.0.1:8787:8787"]
+    from scrubjay.cli import parser
+
+    arguments = parser().parse_args(services["backup"]["command"])
+    assert (arguments.every, arguments.keep, arguments.file) == (3600, 24, "/backups")
+    for service in services.values():
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+
+
+# ------------------------------------------------------------ systemd
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_a_unit_is_valid_for_systemd(unit, tmp_path):
+    (tmp_path / unit.name).write_text(unit.read_text().replace("/opt/scrubjay/bin/scrubjay", COMMAND))
+    command = [needs("systemd-analyze"), "verify", str(tmp_path / unit.name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_the_command_of_a_unit_starts_in_its_environment(unit, tmp_path):
+    text = unit.read_text().replace("/opt/scrubjay/bin/scrubjay", COMMAND).replace("/var/lib", str(tmp_path))
+    variables = dict(line.split("=", 1) for line in re.findall(r"^Environment=(.*)$", text, re.MULTILINE))
+    assert set(variables) <= {setting.variable for setting in SETTINGS.values()}
+    (tmp_path / "scrubjay").mkdir()
+    with Memory("ns", path=variables["SCRUBJAY_PATH"]) as memory:
+        memory.set("k", 1)
+    command = shlex.split(re.search(r"^ExecStart=(.*)$", text, re.MULTILINE)[1])
+    port = ["--port", "0"] if "serve" in command else []
+    process = subprocess.Popen(
+        [*command, *port], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env=clean_environment(**variables),
+    )  # fmt: skip
+    try:
+        first = process.stdout.readline()
+        assert "is serving at http://127.0.0.1" in first or "checked" in first
+        if port:
+            with urllib.request.urlopen(re.search(r"http://\S+", first)[0] + "/health", timeout=60) as answer:
+                assert answer.status == 200
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+# ------------------------------------------------------------ proxies
+
+
+def test_the_configuration_for_nginx_is_valid(tmp_path):
+    nginx = needs("nginx")
+    certificate = tmp_path / "cert.pem"
+    request = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=memory.example.org"]
+    files = ["-out", str(certificate), "-keyout", str(certificate.with_name("key.pem"))]
+    subprocess.run([needs("openssl"), "req", *request, *files], check=True, capture_output=True, timeout=60)
+    site = (DEPLOY / "nginx.conf").read_text()
+    site = re.sub(r"\S+fullchain.pem", str(certificate), site)
+    site = re.sub(r"\S+privkey.pem", str(certificate.with_name("key.pem")), site)
+    (tmp_path / "nginx.conf").write_text(f"pid {tmp_path}/pid; events {{}} http {{ {site} }}")
+    done = subprocess.run(
+        [nginx, "-t", "-p", str(tmp_path), "-e", str(tmp_path / "log"), "-c", str(tmp_path / "nginx.conf")],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_configuration_for_caddy_is_valid():
+    command = [needs("caddy"), "adapt", "--config", str(DEPLOY / "Caddyfile"), "--adapter", "caddyfile"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "127.0.0.1:8787" in done.stdout
+
+
+def test_the_page_shows_the_configurations_that_are_in_deploy():
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    caddy = (DEPLOY / "Caddyfile").read_text()
+    assert caddy[caddy.index("memory.example.org") :].strip() in page
+
+
+# ------------------------------------------------------------ metrics
+
+
+def test_the_grafana_dashboard_asks_for_metrics_and_labels_that_the_server_has(tmp_path):
+    dashboard = json.loads((DEPLOY / "grafana.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    with serving(tmp_path / "db") as server:
+        urllib.request.urlopen(f"{server.url}/v1/namespaces", timeout=60).close()
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
+            metrics = answer.read().decode()
+    for query in queries:
+        name = re.search(r"scrubjay_\w+", query)[0]
+        assert f"\n{name}{{" in metrics, query
+        labels = set(re.findall(r"(\w+)=\"", re.search(rf"^{name}{{(.*)}}", metrics, re.MULTILINE)[1]))
+        used = set(re.findall(r"(\w+)(?:=~|!=|=)\"", query)) - {"job"}
+        grouped = {each.strip() for group in re.findall(r"by \(([^)]*)\)", query) for each in group.split(",")}
+        assert used | grouped <= labels, query
+
+
+def test_the_job_for_prometheus_scrapes_the_port_of_the_server():
+    (job,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"127.0.0.1:{SETTINGS['port'].default}"]}]

@@ -1,0 +1,204 @@
+"""The documentation: its examples run, its links resolve, its reference pages are current and complete."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from adapters.models import serving_model
+from harness import clean_environment, run_command, serving
+from scrubjay import Memory
+from scrubjay.settings import SETTINGS
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+SKIPPED = ("pip install", "make ", "scrubjay serve", "sudo ", "docker ")
+"""Shell blocks of these commands are not run here: they install, start the service, run the tests or need root."""
+LANGUAGES = {"python", "bash", "text", "json", "nginx"}
+"""`python` and `bash` are run; `text` is for signatures, output and fragments."""
+SERVER = "http://127.0.0.1:8787"
+"""The server of the examples; the test's own server has another port."""
+MARK = "-- end of block --"
+MAX_README_LINES = 140
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+
+    @property
+    def is_run(self) -> bool:
+        if self.language == "python":
+            return not re.search(r"^from autogen import", self.text, re.MULTILINE)
+        return self.language == "bash" and not self.text.startswith(SKIPPED)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def blocks(path: Path) -> list[Block]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(), re.DOTALL | re.MULTILINE)
+    return [Block(*each) for each in found]
+
+
+@cache
+def generator():
+    spec = spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# ------------------------------------------------------------ examples
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("documentation") / "served.db", "--durability", "fast") as started:
+        yield started
+
+
+@pytest.fixture
+def terminal(server, tmp_path):
+    """The terminal of a new user: an empty home, an empty server, and `curl` that fails when a request does."""
+    empty = tmp_path / "empty.db"
+    Memory("empty", path=empty).close()
+    assert run_command("restore", empty, "--path", server.path).returncode == 0
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "curl").write_text(f'#!/bin/sh\nexec {shutil.which("curl")} --fail-with-body "$@"\n')
+    (bin_ / "curl").chmod(0o755)
+    environment = clean_environment(
+        HOME=str(tmp_path), XDG_DATA_HOME=str(tmp_path / "data"), SCRUBJAY_DURABILITY="fast"
+    )
+    environment["PATH"] = os.pathsep.join([str(bin_), str(Path(sys.executable).parent), environment["PATH"]])
+
+    def run(script: str) -> str:
+        command = ["bash", "-euo", "pipefail", "-c", script.replace(SERVER, server.url)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=110, env=environment, cwd=tmp_path
+        )
+        assert done.returncode == 0, f"after {done.stdout!r}: {done.stderr}"
+        return done.stdout
+
+    return run
+
+
+def script_of(block: Block) -> str:
+    """The block as a part of a shell script: what it exports is there for the blocks after it."""
+    body = block.text if block.language == "bash" else f"python - <<'END_OF_PYTHON'\n{block.text}END_OF_PYTHON\n"
+    return f"{body}echo '{MARK}'\n"
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if any(block.is_run for block in blocks(path))], ids=name_of)
+def test_the_examples_of_a_page_run_in_order_in_one_terminal(path, terminal):
+    run = [block for block in blocks(path) if block.is_run]
+    printed = terminal("".join(map(script_of, run))).split(f"{MARK}\n")
+    for block, output in zip(run, printed, strict=False):
+        if block.language == "python":
+            assert output.splitlines() == re.findall(r"print\(.*\)  # (.*)", block.text), block.text
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_a_block_has_a_known_language_and_a_skipped_one_has_nothing_else(path):
+    for block in blocks(path):
+        assert block.language in LANGUAGES
+        if block.language == "bash" and not block.is_run:
+            assert all(line.startswith(SKIPPED) for line in block.text.splitlines())
+
+
+@pytest.mark.skipif(find_spec("autogen") is None, reason="AutoGen is not installed")
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "docs" / "autogen.md"], ids=name_of)
+def test_the_autogen_examples_of_a_page_ask_a_model_once_each(path, terminal):
+    found = [block for block in blocks(path) if block.language == "python" and not block.is_run]
+    assert found
+    for block in found:
+        with serving_model() as model:
+            text, uses_model = re.subn(
+                r"^llm_config = .*$", f"llm_config = {model.config}", block.text, flags=re.MULTILINE
+            )
+            terminal(script_of(block._replace(text=text)))
+        assert len(model.seen) == uses_model, block.text
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_is_short_and_runs_twice(path, terminal):
+    assert len(path.read_text().splitlines()) <= 40
+    for _ in range(2):
+        assert terminal(f"python {path}")
+
+
+# ------------------------------------------------------------ completeness
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= MAX_README_LINES
+
+
+def test_the_first_example_of_the_readme_has_three_lines_of_code():
+    assert len(list(filter(None, blocks(ROOT / "README.md")[0].text.splitlines()))) == 3
+
+
+@pytest.mark.parametrize("name", ["command.md", "settings.md", "memory.md", "routes.md", "modules.md"])
+def test_a_generated_page_is_current(name):
+    current = (ROOT / "docs" / name).read_text()
+    assert current == generator().PAGES[name](), f"docs/{name} is out of date; run: make docs"
+
+
+def test_every_setting_and_every_command_has_its_line():
+    settings, commands = ((ROOT / "docs" / name).read_text() for name in ("settings.md", "command.md"))
+    for setting in SETTINGS.values():
+        assert f"| `{setting.variable}` |" in settings
+    for name, _ in generator().commands(generator().parser(), "scrubjay"):
+        assert f"\n## {name}\n" in commands
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_settings_and_commands_that_a_page_names_exist(path):
+    text = path.read_text()
+    assert set(re.findall(r"SCRUBJAY_[A-Z_]+[A-Z]", text)) <= {each.variable for each in SETTINGS.values()} | {
+        "SCRUBJAY_STRESS"
+    }
+    known = {name.split()[1] for name, _ in generator().commands(generator().parser(), "scrubjay")}
+    assert set(re.findall(r"(?:^|`)scrubjay ([a-z]+)", text, re.MULTILINE)) <= known
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_the_files_that_a_page_names_exist(path):
+    named = re.findall(r"`((?:client|server|tests|docs|examples|benchmarks|deploy)/[\w./-]+)`", path.read_text())
+    assert [each for each in named if not (ROOT / each).exists()] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_every_relative_link_resolves(path):
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", path.read_text()):
+        linked = (path.parent / target).resolve() if target else path
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked), f"{target}#{anchor}"
+
+
+def test_every_page_can_be_reached_from_the_readme():
+    seen, left = set(), [ROOT / "README.md"]
+    while left:
+        page = left.pop()
+        if page not in seen and page.suffix == ".md":
+            seen.add(page)
+            left += [(page.parent / target).resolve() for target in re.findall(r"\]\(([^)#:]+)", page.read_text())]
+    assert [name_of(page) for page in PAGES if page not in seen] == []
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
