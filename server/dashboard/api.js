@@ -1,5 +1,7 @@
 // Requests to /v1. The cookie of the sign-in goes with them by itself.
 
+const RETRY_MS = 3000; // until a stream that the server refused is opened again
+
 /** An error that the server answered, with its status and code. */
 export class ApiError extends Error {
   constructor(status, code, detail) {
@@ -50,21 +52,29 @@ function parseExactly(text) {
   });
 }
 
+/** The position in the log of a namespace's changes: what is read after this call is older than what follows it. */
+export async function cursorOf(namespace, signal) {
+  return (await get(at(namespace, "changes"), {}, { signal })).cursor;
+}
+
 /**
- * Watch a namespace: calls `changed` with each change. Returns a function that stops.
+ * Watch a namespace from a cursor on: calls `changed` with each change. Returns a function that stops.
+ * After a break that the log does not cover, `changed` gets a change of an empty key: anything may be different.
  * A hidden page does not watch: browsers open only six connections to a server, for all tabs together.
  */
-export function watch(namespace, changed, state = () => {}) {
-  let source = null, cursor = "";
-  const close = () => { source?.close(); source = null; state(false); };
+export function watch(namespace, cursor, changed, state = () => {}) {
+  let source = null, timer = 0;
+  const close = () => { clearTimeout(timer); source?.close(); source = null; state(false); };
   const open = () => {
     source = new EventSource(withQuery(at(namespace, "changes"), { after: cursor }));
-    source.onopen = () => state(true);
+    source.onopen = () => { state(true); if (cursor === "") changed({ key: "" }); };
     source.onmessage = (event) => { cursor = event.lastEventId; changed(JSON.parse(event.data)); };
     source.onerror = () => {
       state(false);
       if (source?.readyState !== EventSource.CLOSED) return; // it connects again by itself
+      close(); // refused: the log is shorter now, the server is busy, or the key was revoked
       cursor = "";
+      timer = setTimeout(turn, RETRY_MS);
       get("/v1/sign-in").catch(() => {}); // shows the form if the key was revoked
     };
   };

@@ -19,7 +19,7 @@ export function chatsView(context) {
   listen((change) => {
     clearTimeout(timer);
     timer = setTimeout(draw, 300);
-    if (chat && change.key === key) attempt(() => chat.grow());
+    if (chat && (change.key === key || change.key === "")) attempt(() => chat.grow());
   }, (isLive) => chat?.showLive(isLive));
   return h(open ? "div.split.open" : "div.split", {}, list, open);
 }

@@ -1,6 +1,6 @@
 // One namespace: its usage, and a tab for each kind of content.
 
-import { get, watch } from "./api.js";
+import { cursorOf, get, watch } from "./api.js";
 import { ago, count, fill, h, label, size } from "./dom.js";
 import { bar } from "./ui.js";
 import { chatsView } from "./chats.js";
@@ -23,9 +23,10 @@ export function placeOf(namespace, tab, key = null) {
 
 export async function namespaceView({ parts, query, who, signal }) {
   const [, namespace, tab, key = null] = parts;
+  const cursor = await cursorOf(namespace, signal); // before anything is read, so that no change is missed
   const summary = await findSummary(namespace, signal);
   const figures = h("dl.facts.compact", {}, usage(summary));
-  const listen = follow(namespace, signal);
+  const listen = follow(namespace, cursor, signal);
   keepCurrent(figures, namespace, listen, signal);
   const chosen = tab ?? (summary.has_conversation ? "chats" : summary.notes && !summary.keys ? "notes" : "items");
   const view = (TABS.find(([name]) => name === chosen) ?? TABS[1])[2];
@@ -40,9 +41,9 @@ export async function namespaceView({ parts, query, who, signal }) {
 }
 
 /** One stream of changes for the whole page; returns a function that adds a listener to it. */
-function follow(namespace, signal) {
+function follow(namespace, cursor, signal) {
   const listeners = [];
-  const stop = watch(namespace, (change) => { for (const { changed } of listeners) changed(change); },
+  const stop = watch(namespace, cursor, (change) => { for (const { changed } of listeners) changed(change); },
     (isLive) => { for (const { live } of listeners) live?.(isLive); });
   signal.addEventListener("abort", stop);
   return (changed, live = null) => listeners.push({ changed, live });

@@ -556,7 +556,7 @@ def test_ctrl_c_in_one_thread_repeats_nobodys_write(tmp_path):
     program = """
 import sys, threading, time, signal, os
 from scrubjay import Memory
-memory = Memory("ctrl-c", path=sys.argv[1])
+memory = Memory("ctrl-c", path=sys.argv[1], durability="fast")
 done, stop = [], threading.Event()
 def work(number):
     i = 0
@@ -567,8 +567,8 @@ def work(number):
 threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
 for thread in threads: thread.start()
 def interrupt():
-    for _ in range(60):
-        time.sleep(0.01)
+    for _ in range(500):
+        time.sleep(0.002)
         os.kill(os.getpid(), signal.SIGINT)
 interrupter = threading.Thread(target=interrupt)
 interrupter.start()

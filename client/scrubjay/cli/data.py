@@ -100,6 +100,8 @@ class _Upload(io.FileIO):
 
 
 def backup(arguments: argparse.Namespace) -> int:
+    if arguments.file == STDIO and sys.stdout.isatty():
+        raise InvalidInput("a backup is binary data; name a file, or redirect the output")
     _require_database(arguments)
     if arguments.file == STDIO:
         return _pipe_backup(arguments)
@@ -137,8 +139,6 @@ def _pipe_backup(arguments: argparse.Namespace) -> int:
     """Write a backup to standard output once it is complete and checked: a pipe cannot be taken back."""
     from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
 
-    if sys.stdout.isatty():
-        raise InvalidInput("a backup is binary data; name a file, or redirect the output")
     with tempfile.TemporaryDirectory(prefix="scrubjay-backup-") as folder:
         copy = Path(folder) / "backup"
         with copies.atomic_write(copy) as partial:

@@ -89,11 +89,15 @@ class Writer:
 
     def _commit_queue(self) -> None:
         """Commit the queue, with the lock held. Jobs leave it only when they are done."""
+        self._remove_done()  # Ctrl-C may have kept the last thread from it, and a job must not run twice
         try:
             self.commit(list(islice(self._jobs, MAX_BATCH)))
         finally:
-            while self._jobs and self._jobs[0].batch.is_done:
-                self._jobs.popleft()
+            self._remove_done()
+
+    def _remove_done(self) -> None:
+        while self._jobs and self._jobs[0].batch.is_done:
+            self._jobs.popleft()
 
     def commit(self, jobs: list[Job[Any]]) -> None:
         """Run write operations in one transaction; each has its own outcome, and none happens in part."""
@@ -160,12 +164,14 @@ class Writer:
             failed = True
             raise
         finally:
-            if not failed and not self._connections.has_file():
-                for job in jobs:
-                    job.error = job.error or Unavailable(
-                        f"{self._connections.describe_loss()}; this write went into the file that was open"
-                    )
-            batch.is_done = not failed and not connection.in_transaction
+            try:
+                if not failed and not self._connections.has_file():
+                    for job in jobs:
+                        job.error = job.error or Unavailable(
+                            f"{self._connections.describe_loss()}; this write went into the file that was open"
+                        )
+            finally:
+                batch.is_done = not failed and not connection.in_transaction
 
     def _release(self, connection: sqlite3.Connection, done: list[Job[Any]]) -> None:
         try:
