@@ -196,7 +196,15 @@ class HttpExecutor(Executor):
             return OutcomeUnknown(
                 f"{self.location} did not answer: {error}; the request may have been carried out or not"
             )
-        return Unavailable(f"cannot reach {self.location}: {error}; is it running? start it with: scrubjay serve")
+        return Unavailable(f"cannot reach {self.location}: {error}; {self._advice(getattr(error, 'reason', ''))}")
+
+    def _advice(self, tls_failure: str) -> str:
+        """What to do about a connection that failed; the reason is OpenSSL's, or empty."""
+        if tls_failure == "CERTIFICATE_VERIFY_FAILED":
+            return "if the certificate is your own, set REQUESTS_CA_BUNDLE to the file of its authority"
+        if tls_failure:
+            return f"the server does not seem to use TLS: try {self.location.replace('https://', 'http://', 1)}"
+        return "is it running? start it with: scrubjay serve"
 
 
 def _root(namespace: str) -> str:

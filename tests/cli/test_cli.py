@@ -254,6 +254,7 @@ def test_a_file_and_a_server_cannot_both_be_meant(scrubjay):
 
 
 def test_the_audit_refuses_a_namespace_that_cannot_be(scrubjay):
+    scrubjay("set", "ns", "k", "1")
     ended = scrubjay("audit", "--namespace", "a/b")
     assert ended.returncode == 1
     assert "'a/b' is not allowed" in ended.stderr

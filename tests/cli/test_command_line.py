@@ -128,9 +128,8 @@ def test_a_namespace_that_does_not_exist_is_named_with_a_similar_one(scrubjay, w
 
 
 def test_an_empty_result_says_what_is_empty(scrubjay):
-    assert "no namespaces yet" in scrubjay("namespaces").stderr
-    assert "no api key is in force" in scrubjay("key", "list").stderr
     scrubjay("set", "ns", "k", "1")
+    assert "no api key is in force" in scrubjay("key", "list").stderr
     assert scrubjay("keys", "ns", "user:").stderr == "no key that starts with 'user:' in 'ns'\n"
     assert scrubjay("notes", "ns").stderr == "no notes in 'ns'\n"
     assert "has no notes; to store one: scrubjay remember ns TEXT" in scrubjay("recall", "ns", "tea").stderr
@@ -139,6 +138,21 @@ def test_an_empty_result_says_what_is_empty(scrubjay):
     assert "no changes since then" in scrubjay("audit", "--namespace", "ns", "--since", "2999-01-01").stderr
     for words in (("keys", "ns", "user:"), ("recall", "ns", "zebra")):
         assert scrubjay(*words).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("get", "ns", "k"), ("namespaces",), ("chat", "ns", "--follow"), ("rm", "ns", "k"), ("export", "ns"), ("compact",),
+     ("erase", "ns", "--yes"), ("backup", "copy"), ("key", "list"), ("audit",), ("watch", "ns")],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_command_that_reads_or_deletes_creates_no_database(scrubjay, words, tmp_path):
+    missing = tmp_path / "no" / "such" / "file"
+    ended = scrubjay(*words, "--path", str(missing))
+    assert ended.returncode == 1
+    assert f"there is no database at {missing}; the first write creates it" in ended.stderr
+    assert not (tmp_path / "no").exists()
+    assert scrubjay("set", "ns", "k", "1", "--path", str(missing)).returncode == 0
 
 
 def test_a_server_that_does_not_answer_has_an_exit_code_of_its_own(scrubjay):

@@ -194,7 +194,7 @@ def test_erasing_asks_for_the_name_on_a_terminal(here):
         os.close(master)
         os.close(slave)
         assert process.returncode == code, (out, err)
-        assert b"Type its name" in err
+        assert b"will be erased. Type " in err
     assert requests.get(f"{here.url}/v1/namespaces/{namespace}/usage", timeout=60).json()["bytes"] == 0
 
 
@@ -261,6 +261,8 @@ def test_a_restore_tells_which_revoked_keys_are_in_force_again(tmp_path):
         assert f"revoked  api key {ids[leaked]}" in told
         assert "CAUTION" not in told
         assert (ask(leaked), ask(kept)) == (401, 200)
+        scrubjay("restore", keep, "--path", path)
+        assert "no api key was revoked" in scrubjay("restore", keep, "--path", path, "--revoke-keys").stdout.decode()
 
 
 def test_a_restore_tells_when_no_key_is_in_force_any_more(tmp_path):
@@ -419,6 +421,7 @@ def test_a_backup_never_takes_the_place_of_a_file_in_use(tmp_path):
 
 
 def test_erasing_what_is_not_there_says_so(tmp_path):
+    scrubjay("set", "somebody", "k", "1", "--path", tmp_path / "db")
     done = scrubjay("erase", "nobody", "--yes", "--path", tmp_path / "db")
     assert done.returncode == 1
     assert b"there is no namespace 'nobody'" in done.stderr
@@ -458,6 +461,7 @@ def test_a_dash_is_stdin_and_stdout(here, where, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("words", [("backup", "-"), ("restore", "-"), ("import",), ("import", "-i", "-")])
 def test_a_terminal_is_neither_read_from_nor_written_to_like_a_file(words, tmp_path):
+    assert scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db").returncode == 0
     master, slave = pty.openpty()
     done = subprocess.run(
         [sys.executable, "-m", "scrubjay", *words, "--path", str(tmp_path / "db")],

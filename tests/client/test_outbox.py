@@ -275,6 +275,29 @@ def test_what_needs_the_answer_is_raised_and_never_overtakes(between, remote):
     assert remote.incr("n") == 6
 
 
+def test_the_end_of_a_list_that_is_queued_is_read_without_the_server():
+    with Memory("ns", url=f"http://127.0.0.1:{free_port()}") as memory:
+        memory.append("l", 1, 2, 3)
+        memory.append("l", 4)
+        assert memory.tail("l", 3) == [2, 3, 4]
+        assert memory.tail("l", 4) == [1, 2, 3, 4]
+        for _ in range(3):
+            with pytest.raises(Unavailable):  # what is before them only the server knows
+                memory.tail("l", 5)
+
+
+def test_an_error_that_is_raised_again_does_not_grow():
+    depths = set()
+    url = f"http://127.0.0.1:{free_port()}"
+    with Memory("ns", url=url) as attended, unattended_copy(attended) as memory:
+        memory.set("k", 1)
+        for _ in range(5):
+            with pytest.raises(Unavailable) as raised:
+                memory.incr("n")
+            depths.add(len(raised.traceback))
+    assert len(depths) == 1
+
+
 def test_what_the_server_refuses_is_raised_and_not_kept(tmp_path):
     with serving(tmp_path / "db", "--writes-per-day", "1") as server, Memory("ns", url=server.url) as memory:
         memory.set("k", "text")
@@ -712,7 +735,7 @@ def test_a_command_is_newer_than_what_other_programs_have_queued(tmp_path, capsy
     subprocess.run([sys.executable, "-c", QUEUE_AND_EXIT, url], check=True, timeout=60, env=environment)
     with serving(tmp_path / "db", *FREE, port=port):
         assert main(["set", "ns", "k", "newer", "--url", url]) == 0
-        assert main(["forget-session", "ns", "dave", "--url", url]) == 0
+        assert main(["forget-session", "ns", "dave", "--yes", "--url", url]) == 0
         assert main(["flush", "--url", url]) == 0
         with Memory("ns", url=url) as memory:
             assert memory.get("k") == "newer"

@@ -55,6 +55,12 @@ def test_a_server_that_is_not_there_is_unavailable():
             call()
 
 
+def test_https_to_a_server_without_tls_says_so(server):
+    memory = Memory("ns", url=server.url.replace("http://", "https://"), strict=True)
+    with pytest.raises(Unavailable, match=f"does not seem to use TLS: try {server.url}"):
+        memory.get("k")
+
+
 def test_sizes_are_read_as_people_write_them():
     sizes = {"0": 0, "50MB": 50_000_000, "1 kb": 1000, "2GiB": 2**31, "17": 17, "3b": 3}
     assert {text: parse_size(text) for text in sizes} == sizes

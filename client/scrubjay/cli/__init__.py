@@ -24,7 +24,7 @@ from scrubjay.cli import (
     status,
     values,
 )
-from scrubjay.cli.common import fail
+from scrubjay.cli.common import fail, require_database
 from scrubjay.cli.parser import EXIT_CODES, Commands, Parser
 from scrubjay.errors import MissingExtra, ScrubjayError, Unavailable
 from scrubjay.settings import add_serve_flags
@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_streams()
     arguments = parser().parse_args(argv)
     try:
+        if arguments.needs_file:
+            require_database(arguments)
         code = int(arguments.run(arguments))
         sys.stdout.flush()
     except ScrubjayError as error:
@@ -78,7 +80,7 @@ def parser() -> Parser:
     """The parser of all commands; without a command it runs `status`."""
     made = Parser(prog="scrubjay", description="Persistent memory for AI agents.")
     made.add_argument("--version", action="version", version=f"scrubjay {__version__}")
-    made.set_defaults(run=status.status, json=False, url=None, path=None)
+    made.set_defaults(run=status.status, json=False, needs_file=False, url=None, path=None)
     command = Commands(made, required=False)
     command.group("values")
     values.add_commands(command)

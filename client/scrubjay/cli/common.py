@@ -52,6 +52,27 @@ def _send_queued_writes(arguments: argparse.Namespace) -> None:
             )
 
 
+def require_database(arguments: argparse.Namespace) -> None:
+    """Raise NotFound if a command that only reads or deletes has no file to work on: opening it would create one."""
+    settings = settings_of(arguments)
+    if not settings.url and not Path(settings.path).expanduser().exists():
+        raise NotFound(
+            f"there is no database at {settings.path}; the first write creates it, or name another with --path"
+        )
+
+
+def confirm(what: str, name: str, arguments: argparse.Namespace) -> None:
+    """Let the user type the name of what is erased, unless --yes was passed."""
+    if arguments.yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput("erasing cannot be undone, and there is no terminal to ask on; pass --yes")
+    print(f"{what} will be erased. Type {name!r} to confirm: ", end="", file=sys.stderr)
+    sys.stderr.flush()
+    if sys.stdin.readline().rstrip("\n") != name:
+        raise InvalidInput("the name does not match; nothing was erased")
+
+
 def executor_of(arguments: argparse.Namespace) -> contextlib.closing[Executor]:
     """An executor for commands that are about the whole store."""
     return contextlib.closing(open_executor(resolve_arguments(url=arguments.url, path=arguments.path)))

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterable
 
-from scrubjay.cli.common import SECONDS, fail, open_memory, require_namespace
+from scrubjay.cli.common import SECONDS, confirm, fail, open_memory, require_namespace
 from scrubjay.cli.output import NUMBER_ALIGN, Column, Report, print_records, printable
 from scrubjay.cli.parser import Commands
 from scrubjay.errors import pluralize, repr_short
@@ -95,9 +95,10 @@ def sessions(arguments: argparse.Namespace) -> int:
 
 def forget_session(arguments: argparse.Namespace) -> int:
     with open_memory(arguments) as memory:
+        require_namespace(arguments)
+        confirm(f"All data of the session {arguments.session!r}", arguments.session, arguments)
         count = memory.forget_session(arguments.session)
     if not count:
-        require_namespace(arguments)
         return fail(f"{arguments.namespace!r} has no session {arguments.session!r}; see: scrubjay sessions")
     with Report(arguments) as report:
         report(f"erased: {count:,} lists, values and notes", erased=count)
@@ -146,3 +147,4 @@ def add_commands(command: Commands) -> None:
         example="scrubjay forget-session autogen-support user-42",
     )  # fmt: skip
     eraser.add_argument("session", metavar="SESSION", help="the name, as `scrubjay sessions` prints it")
+    eraser.add_argument("--yes", action="store_true", help="do not ask")

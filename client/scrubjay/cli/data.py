@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from scrubjay.cli import series
-from scrubjay.cli.common import fail, open_file, open_queue, require_namespace, settings_of
+from scrubjay.cli.common import confirm, fail, open_file, open_queue, require_namespace, settings_of
 from scrubjay.cli.output import Report, format_size, note
 from scrubjay.cli.parser import Commands
 from scrubjay.cli.progress import Progress
@@ -100,9 +100,6 @@ class _Upload(io.FileIO):
 
 
 def backup(arguments: argparse.Namespace) -> int:
-    if arguments.file == STDIO and sys.stdout.isatty():
-        raise InvalidInput("a backup is binary data; name a file, or redirect the output")
-    _require_database(arguments)
     if arguments.file == STDIO:
         return _pipe_backup(arguments)
     target = Path(arguments.file).expanduser()
@@ -114,13 +111,6 @@ def backup(arguments: argparse.Namespace) -> int:
     else:
         make(target)
     return 0
-
-
-def _require_database(arguments: argparse.Namespace) -> None:
-    """Raise InvalidInput for a path without a database: opening it would create one, and back up nothing."""
-    settings = settings_of(arguments)
-    if not settings.url and not Path(settings.path).expanduser().exists():
-        raise InvalidInput(f"there is no database at {settings.path}; name another with --path, or set SCRUBJAY_PATH")
 
 
 def _make_backup(arguments: argparse.Namespace, target: Path) -> None:
@@ -139,6 +129,8 @@ def _pipe_backup(arguments: argparse.Namespace) -> int:
     """Write a backup to standard output once it is complete and checked: a pipe cannot be taken back."""
     from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
 
+    if sys.stdout.isatty():
+        raise InvalidInput("a backup is binary data; name a file, or redirect the output")
     with tempfile.TemporaryDirectory(prefix="scrubjay-backup-") as folder:
         copy = Path(folder) / "backup"
         with copies.atomic_write(copy) as partial:
@@ -180,10 +172,12 @@ def restore(arguments: argparse.Namespace) -> int:
 
 
 def _report_keys(store: SqliteStore, before: set[str], report: Report, *, revoke: bool) -> None:
-    """Print the api keys that the restore has put in force: they may have been revoked after the backup."""
+    """Print or revoke the api keys that the restore has put in force: they may have been revoked after the backup."""
     from scrubjay.store import api_keys  # noqa: PLC0415
 
     again = [apikey for apikey in store.run(api_keys.list_all()) if apikey.id not in before]
+    if revoke and not again:
+        report("no api key was revoked: those of the backup were in force before the restore, too", revoked=[])
     for apikey in again:
         if revoke:
             store.run(api_keys.revoke(apikey.id))
@@ -201,7 +195,7 @@ def _report_keys(store: SqliteStore, before: set[str], report: Report, *, revoke
 
 def erase(arguments: argparse.Namespace) -> int:
     namespace = check_namespace(arguments.namespace)
-    _confirm(namespace, arguments)
+    confirm(f"All data of {namespace!r}", namespace, arguments)
     try:
         erasures = _erase_all(namespace, arguments)
     except KeyboardInterrupt:
@@ -295,17 +289,6 @@ def _report_recovered(report: recovery.Report, target: Path, tell: Report) -> No
     tell(f"use it with: scrubjay restore {target}")
 
 
-def _confirm(namespace: str, arguments: argparse.Namespace) -> None:
-    if arguments.yes:
-        return
-    if not sys.stdin.isatty():
-        raise InvalidInput("erasing cannot be undone, and there is no terminal to ask on; pass --yes")
-    print(f"All data of {namespace!r} will be erased. Type its name to confirm: ", end="", file=sys.stderr)
-    sys.stderr.flush()
-    if sys.stdin.readline().rstrip("\n") != namespace:
-        raise InvalidInput("the name does not match; nothing was erased")
-
-
 def _report_erased(erased: erasure.Erasure, report: Report) -> None:
     rows = ", ".join(f"{count:,} of {table}" for table, count in sorted(erased.rows.items())) or "none"
     report(f"erased   rows: {rows}", erased=[erased.rows])
@@ -385,8 +368,9 @@ def add_commands(command: Commands) -> None:
     )  # fmt: skip
     exporter.add_argument("-o", "--output", metavar="FILE", help="write to this file instead; - is stdout")
     importer = command(
-        "import", import_, "import an export, all of it or nothing", example="scrubjay import copy < my-agent.jsonl"
-    )
+        "import", import_, "import an export, all of it or nothing",
+        example="scrubjay import copy < my-agent.jsonl", needs_file=False,
+    )  # fmt: skip
     importer.add_argument(
         "namespace", nargs="?", metavar="NAMESPACE", help="import under this name (default: the exported name)"
     )
@@ -407,7 +391,7 @@ def add_commands(command: Commands) -> None:
     )  # fmt: skip
     restorer = command(
         "restore", restore, "replace the database by a backup (- is stdin), and keep the previous one", "file",
-        example="scrubjay restore scrubjay-backup.db",
+        example="scrubjay restore scrubjay-backup.db", needs_file=False,
     )  # fmt: skip
     restorer.add_argument(
         "--revoke-keys", action="store_true", help="revoke the api keys that were not in force before the restore"

@@ -131,7 +131,10 @@ def _open_encrypted(arguments: argparse.Namespace) -> tuple[SqliteStore, bool]:
 
 
 def add_commands(command: Commands) -> None:
-    command("doctor", doctor, "check the file, and the server if there is one", example="scrubjay doctor")
+    command(
+        "doctor", doctor, "check the file, and the server if there is one", example="scrubjay doctor",
+        needs_file=False,
+    )  # fmt: skip
     command(
         "compact", compact, "rewrite the file: smaller, and without remains of deleted values",
         example="scrubjay compact",

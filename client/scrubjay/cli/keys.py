@@ -106,6 +106,7 @@ def add_commands(command: Commands) -> None:
         issue,
         "issue an api key and print it once",
         example="scrubjay key issue --name bot --namespaces 'bot-*'",
+        needs_file=False,
     )
     issuer.add_argument("--name", default="unnamed", help="what it is for")
     issuer.add_argument(

@@ -18,7 +18,7 @@ def mcp(arguments: argparse.Namespace) -> int:
 def add_commands(command: Commands) -> None:
     server = command(
         "mcp", mcp, "serve the memory as tools to an MCP client, over stdio",
-        example="scrubjay mcp --namespace me", json=False,
+        example="scrubjay mcp --namespace me", json=False, needs_file=False,
     )  # fmt: skip
     server.add_argument(
         "--namespace", action="append", required=True, metavar="NAMESPACE",

@@ -254,19 +254,20 @@ def add_commands(command: Commands) -> None:
     command = command.nested("migrate", "copy data from BotWire, Kronvex or Memstore")
     wire = command(
         "botwire", botwire, "copy namespaces from a BotWire server; run it again to continue",
-        example="scrubjay migrate botwire --from https://botwire.dev my-agent",
+        example="scrubjay migrate botwire --from https://botwire.dev my-agent", needs_file=False,
     )  # fmt: skip
     wire.add_argument("namespace", nargs="+", metavar="NAMESPACE", help="such as my-agent")
     wire.add_argument("--keys", metavar="FILE", help="copy these keys, one a line; BotWire lists only 100")
     agents = command(
         "kronvex", kronvex, "copy the memories of Kronvex's agents, each into a namespace of its name",
-        example="KRONVEX_API_KEY=… scrubjay migrate kronvex --from https://api.kronvex.io assistant",
+        example="KRONVEX_API_KEY=… scrubjay migrate kronvex --from https://api.kronvex.io assistant", needs_file=False,
     )  # fmt: skip
     agents.add_argument("agent", nargs="*", metavar="AGENT", help="the id of an agent (default: every agent)")
     agents.add_argument("--prefix", default="", help="in front of the id, for the name of the namespace")
     store = command(
         "memstore", memstore, "copy the memories of a Memstore server into a namespace", "namespace",
         example="MEMSTORE_API_KEY=… scrubjay migrate memstore --from https://memstore.example my-agent",
+        needs_file=False,
     )  # fmt: skip
     for made in (wire, agents, store):
         made.add_argument("--from", dest="source", required=True, metavar="URL", help="the server to copy from")

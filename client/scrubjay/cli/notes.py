@@ -127,7 +127,7 @@ def _print_notes(arguments: argparse.Namespace, found: Sequence[Note], *, empty:
 def add_commands(command: Commands) -> None:
     rememberer = command(
         "remember", remember, "store a note and print its id", "namespace", "content",
-        example="scrubjay remember my-agent 'Sarah prefers short answers' --type preference",
+        example="scrubjay remember my-agent 'Sarah prefers short answers' --type preference", needs_file=False,
     )  # fmt: skip
     rememberer.add_argument("--ttl", **SECONDS, help="seconds until it expires")
     rememberer.add_argument("--ttl-days", type=checked(parse_seconds), metavar="DAYS", help="days until it expires")

@@ -90,6 +90,7 @@ class Commands:
         example: str = "",
         flags: argparse.ArgumentParser | None = WHERE,
         json: bool = True,
+        needs_file: bool = True,
     ) -> argparse.ArgumentParser:
         """Add a command.
 
@@ -97,9 +98,10 @@ class Commands:
         :param example: a command line that is printed below the help.
         :param flags: WHERE, SERVER, or None for a command without --url and --path.
         :param json: whether it has --json.
+        :param needs_file: whether it fails if there is no database file; False if it creates one.
         """
         made = self._add(name, help, epilog=f"example:\n  {example}", parents=[flags] if flags else [])
-        made.set_defaults(run=run, json=False)
+        made.set_defaults(run=run, json=False, needs_file=needs_file and flags is WHERE)
         for word in words:
             made.add_argument(word, metavar=word.upper(), help=_WORDS[word])
         if json:

@@ -109,5 +109,8 @@ def _check_server(settings: Settings) -> str:
 
 
 def add_commands(command: Commands) -> None:
-    command("status", status, "show where the data is, and whether a server answers", example="scrubjay status --json")
+    command(
+        "status", status, "show where the data is, and whether a server answers", example="scrubjay status --json",
+        needs_file=False,
+    )  # fmt: skip
     command("open", open_, "open the dashboard of the server in a browser", example="scrubjay open", flags=SERVER)

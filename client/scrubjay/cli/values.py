@@ -256,7 +256,7 @@ def add_commands(command: Commands) -> None:
     )
     limiter = command(
         "quota", quota, "print or change the limits of a namespace", "namespace",
-        example="scrubjay quota my-agent --writes-per-day 5000 --max-bytes 200MB",
+        example="scrubjay quota my-agent --writes-per-day 5000 --max-bytes 200MB", needs_file=False,
     )  # fmt: skip
     add_limit_flags(limiter, ("--writes-per-day", parse_count), ("--max-bytes", parse_size))
 
@@ -266,7 +266,7 @@ def _add_value_commands(command: Commands) -> None:
     command("get", get, "print a value as JSON", "namespace", "key", example="scrubjay get my-agent user")
     setter = command(
         "set", set_, "store a value: JSON, or else plain text", "namespace", "key", "value",
-        example="""scrubjay set my-agent user '{"name": "Sarah"}' --ttl 3600""",
+        example="""scrubjay set my-agent user '{"name": "Sarah"}' --ttl 3600""", needs_file=False,
     )  # fmt: skip
     setter.add_argument("--ttl", **SECONDS, help="seconds until it expires")
     setter.add_argument("--text", action="store_true", help="store the text as it is, even if it looks like JSON")
@@ -295,7 +295,7 @@ def _add_value_commands(command: Commands) -> None:
     clearer.add_argument("--yes", action="store_true", help="needed without a prefix")
     merger = command(
         "merge", merge, "replace fields of a value that is an object", "namespace", "key",
-        example="""scrubjay merge my-agent user '{"city": "Berlin"}'""",
+        example="""scrubjay merge my-agent user '{"city": "Berlin"}'""", needs_file=False,
     )  # fmt: skip
     merger.add_argument("fields", metavar="FIELDS", help="a JSON object; null removes a field; - is stdin")
     toucher = command(
@@ -304,15 +304,16 @@ def _add_value_commands(command: Commands) -> None:
     )  # fmt: skip
     toucher.add_argument("--ttl", **SECONDS, help="seconds until it expires; without it, never")
     counter = command(
-        "incr", incr, "add to a number and print the sum", "namespace", "key", example="scrubjay incr my-agent visits 5"
-    )
+        "incr", incr, "add to a number and print the sum", "namespace", "key",
+        example="scrubjay incr my-agent visits 5", needs_file=False,
+    )  # fmt: skip
     counter.add_argument("by", nargs="?", type=number, default=1, metavar="BY", help="how much (default 1)")
 
 
 def _add_list_commands(command: Commands) -> None:
     adder = command(
         "append", append, "add to the end of a list and print its length", "namespace", "key",
-        example="""scrubjay append my-agent history '{"role": "user", "content": "Hi"}'""",
+        example="""scrubjay append my-agent history '{"role": "user", "content": "Hi"}'""", needs_file=False,
     )  # fmt: skip
     adder.add_argument("value", nargs="+", metavar="VALUE", help="JSON, or else plain text; - is stdin")
     adder.add_argument("--text", action="store_true", help="append the text as it is, even if it looks like JSON")

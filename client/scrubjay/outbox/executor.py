@@ -241,7 +241,7 @@ class OutboxExecutor(Executor):
 
     def _tail(self, command: Command) -> list[Any]:
         key, count = command.arguments
-        value = self._overlay(command.namespace, [key], lambda _: {key: self._ask(command)})[key]
+        value = self._overlay(command.namespace, [key], lambda _: {key: self._ask(command)}, enough=count)[key]
         items = _as_list(key, value)
         return items[max(len(items) - count, 0) :]
 
@@ -320,13 +320,26 @@ class OutboxExecutor(Executor):
         return self._sender.exclusive(namespace)
 
     def _overlay(
-        self, namespace: str, keys: Sequence[str], ask: Callable[[list[str]], dict[str, Any]] | None = None
+        self,
+        namespace: str,
+        keys: Sequence[str],
+        ask: Callable[[list[str]], dict[str, Any]] | None = None,
+        enough: int | None = None,
     ) -> dict[str, Any]:
-        """The values of keys once everything is sent; the target is asked only for those that it decides."""
+        """The values of keys once everything is sent; the target is asked only for those that it decides.
+
+        With `enough`, so many queued items are enough to stand for a list: the caller needs no more of its end.
+        """
         if not self._unattended:
             self._sender.send_now(namespace)
         queued = self._sender.queued(namespace)
         values = {key: overlaid(queued, key, UNKNOWN) for key in keys}
+        if enough is not None:
+            values |= {
+                key: added
+                for key, value in values.items()
+                if value is UNKNOWN and len(added := overlaid(queued, key, [])) >= enough
+            }
         unknown = [key for key, value in values.items() if value is UNKNOWN]
         if unknown:
             with self._exclusive(namespace) as queued:

@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -189,9 +190,9 @@ class Sender(ForkSafe):
         return error if isinstance(error, QuotaExceeded) else None
 
     def cause(self, namespace: str | None) -> ScrubjayError:
-        """Why the writes of a namespace are not sent."""
+        """Why the writes of a namespace are not sent, as an error of its own for each caller that raises it."""
         pause = self._pauses.get(None) or self._pauses.get(namespace)
-        return pause.error if pause else Unavailable(f"{self.location} has not accepted earlier writes yet")
+        return copy(pause.error) if pause else Unavailable(f"{self.location} has not accepted earlier writes yet")
 
     # ------------------------------------------------------------ sending now
 
