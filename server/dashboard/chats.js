@@ -6,13 +6,17 @@ import { attempt, button, confirmDeletion, download, empty, load, python, search
 import { placeOf } from "./namespace.js";
 
 const PAGE = 60;
+const BEFORE = 10; // messages that are shown before one that a search has found
+const FOUND = 50; // results of a search over all conversations
 
 export function chatsView(context) {
-  const { key, listen } = context;
+  const { key, listen, query } = context;
   const list = h("section.panel", { "aria-label": "Conversations" });
   const open = key === null ? null : h("section.panel.chat", { "aria-label": "Chat" });
   const chat = open && new Chat(open, context);
-  const draw = () => load(list, () => drawSessions(context));
+  let wanted = query.get("search") ?? "";
+  const draw = () => load(list, () => (wanted ? drawFound(context, wanted) : drawSessions(context)));
+  const search = searchBox("Search all conversations", wanted, (text) => { wanted = text.trim(); draw(); });
   draw();
   if (chat) load(open, () => chat.start());
   let timer = 0;
@@ -21,7 +25,28 @@ export function chatsView(context) {
     timer = setTimeout(draw, 300);
     if (chat && (change.key === key || change.key === "")) attempt(() => chat.grow());
   }, (isLive) => chat?.showLive(isLive));
-  return h(open ? "div.split.open" : "div.split", {}, list, open);
+  return h("div.stack", {}, h("div.row", {}, search), h(open ? "div.split.open" : "div.split", {}, list, open));
+}
+
+/** The messages of all conversations that fit a search best; each opens its conversation there. */
+async function drawFound({ namespace, signal }, wanted) {
+  const [found, chats] = await Promise.all([
+    send("POST", at(namespace, "search"), { body: { query: wanted, limit: FOUND }, signal }),
+    get(at(namespace, "conversations"), { limit: 1000 }, { signal }),
+  ]);
+  const sessions = new Map(chats.conversations.map((each) => [each.key, each.session]));
+  const messages = found.matches.filter((each) => each.position !== null && sessions.has(each.key));
+  if (!messages.length) return empty("No message fits", "Search with other words, or clear the search to see all conversations.");
+  return h("ul.list", {}, messages.map((each) => h("li", {}, h("a", {
+    href: `${placeOf(namespace, "chats", each.key)}?${new URLSearchParams({ search: wanted, message: each.position })}`,
+  },
+  h("div.row", {}, h("span.name.grow", {}, label(sessions.get(each.key), 60)), h("span.soft.small", {}, `#${each.position}`)),
+  h("span.preview", {}, cut(visible(textOf(each.value)), 160))))));
+}
+
+function textOf(value) {
+  const text = value?.content ?? value?.message ?? value;
+  return typeof text === "string" ? text : JSON.stringify(text);
 }
 
 async function drawSessions({ namespace, key, signal }) {
@@ -42,8 +67,9 @@ function noChats(namespace) {
 
 /** One conversation, from its end. */
 class Chat {
-  constructor(place, { namespace, key, who, signal }) {
+  constructor(place, { namespace, key, who, signal, query }) {
     Object.assign(this, { place, namespace, key, who, signal, messages: [], search: "", isGrowing: null });
+    this.found = query.has("message") ? Number(query.get("message")) : null;
     this.path = at(namespace, "conversations", key);
     this.log = h("div.messages", { role: "log", tabindex: "0", "aria-label": "Messages" });
     this.live = h("span.tag.live", { hidden: true }, "live");
@@ -53,13 +79,18 @@ class Chat {
     const { conversations } = await get(at(this.namespace, "conversations"), { limit: 100 }, { signal: this.signal });
     this.session = conversations.find((each) => each.key === this.key)?.session ?? this.key;
     await this.open();
-    requestAnimationFrame(() => { this.log.scrollTop = this.log.scrollHeight; });
+    requestAnimationFrame(() => {
+      this.log.scrollTop = this.log.scrollHeight;
+      this.log.querySelector(".found")?.scrollIntoView({ block: "center" });
+    });
     return [this.header(), this.log];
   }
 
   async open() {
-    this.messages = await this.page({});
-    this.hasEarlier = this.messages.length === PAGE;
+    const isAtFound = this.found !== null && !this.search;
+    this.messages = await this.page(isAtFound ? { after: Math.max(this.found - BEFORE - 1, -1) } : {});
+    this.hasEarlier = isAtFound ? this.found > BEFORE : this.messages.length === PAGE;
+    this.hasLater = isAtFound && this.messages.length === PAGE;
     this.draw();
   }
 
@@ -69,7 +100,7 @@ class Chat {
 
   /** Load what was added; several changes at once are loaded once. */
   async grow() {
-    if (this.search || this.isGrowing) { this.hasMore = true; return; }
+    if (this.search || this.isGrowing || this.hasLater) { this.hasMore = true; return; }
     this.isGrowing = true;
     try {
       do {
@@ -114,7 +145,13 @@ class Chat {
       this.draw();
       this.log.scrollTop = this.log.scrollHeight - before;
     });
-    fill(this.log, earlier, this.messages.length ? bubbles(this.messages, this.search, fresh)
+    const later = this.hasLater && button("Later messages", async () => {
+      const page = await this.page({ after: this.messages.at(-1).position });
+      this.messages.push(...page);
+      this.hasLater = page.length === PAGE;
+      this.draw();
+    });
+    fill(this.log, earlier, this.messages.length ? [bubbles(this.messages, this.search, fresh, this.found), later]
       : h("p.soft", {}, this.search ? "No message contains this." : "No messages."));
   }
 
@@ -146,7 +183,7 @@ class Chat {
 
 // ---------------------------------------------------------------- messages
 
-function bubbles(messages, search, fresh) {
+function bubbles(messages, search, fresh, found) {
   const results = resultsByCall(messages);
   const isFolded = folded(messages);
   const made = [];
@@ -158,7 +195,9 @@ function bubbles(messages, search, fresh) {
       made.push(h("div.day", {}, day));
       sender = null;
     }
-    made.push(bubble(message, results, search, { isFirst: message.sender !== sender, isNew: i >= messages.length - fresh }));
+    made.push(bubble(message, results, search, {
+      isFirst: message.sender !== sender, isNew: i >= messages.length - fresh, isFound: message.position === found,
+    }));
     sender = message.sender;
   });
   return made;
@@ -176,12 +215,12 @@ function folded(messages) {
     && message.tool_results.every((result) => calls.has(result.id));
 }
 
-function bubble(message, results, search, { isFirst, isNew }) {
+function bubble(message, results, search, { isFirst, isNew, isFound }) {
   const side = message.role === "user" ? ".user" : message.role === "system" ? ".system" : "";
   const calls = message.tool_calls.map((call) => tool(call, results.get(call.id), search));
   const own = new Set(message.tool_calls.map((call) => call.id));
   const loose = message.tool_results.filter((result) => !own.has(result.id)).map((result) => tool(null, result, search));
-  return h(`article.message${side}${isNew ? ".new" : ""}`, {},
+  return h(`article.message${side}${isNew ? ".new" : ""}${isFound ? ".found" : ""}`, {},
     isFirst && h("div.by", {}, label(message.sender || message.role || "unknown", 60), message.time && h("time", { datetime: message.time, title: new Date(message.time).toLocaleString() }, clock(message.time))),
     message.message && h("div.bubble", { dir: "auto" }, longText(message.message, search)),
     calls, loose);

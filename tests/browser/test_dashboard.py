@@ -197,6 +197,31 @@ def test_a_live_chat_grows_and_folds_tool_calls_with_their_results(page, open_se
     expect(page.locator(".bubble")).to_have_text(["It is cold."])
 
 
+def test_a_search_over_all_chats_opens_the_message_where_it_was_said(page, open_server, memory):
+    for name in ("sarah", "tom"):
+        memory.append(
+            f"session:{name}:messages", *({"role": "user", "name": name, "content": f"Line {i}"} for i in range(150))
+        )
+    memory.append("session:tom:messages", {"role": "user", "name": "tom", "content": "My bicycle is green."})
+    memory.append(
+        "session:tom:messages", *({"role": "user", "name": "tom", "content": f"More {i}"} for i in range(150))
+    )
+    show(page, open_server, "n", memory.namespace, "chats")
+    page.get_by_role("searchbox", name="Search all conversations").fill("bicycle")
+    expect(page.get_by_label("Conversations").get_by_role("link")).to_have_count(1)
+    page.get_by_label("Conversations").get_by_role("link").click()
+    expect(page.locator(".message.found .bubble")).to_have_text("My bicycle is green.")
+    expect(page.locator(".message.found")).to_be_in_viewport()
+    expect(page.get_by_text("More 149", exact=True)).to_have_count(0)
+    page.get_by_role("button", name="Later messages").click()
+    page.get_by_role("button", name="Later messages").click()
+    expect(page.get_by_text("More 149", exact=True)).to_have_count(1)
+    memory.append("session:tom:messages", {"role": "user", "name": "tom", "content": "The end."})
+    expect(page.locator(".bubble").last).to_have_text("The end.")
+    page.get_by_role("button", name="Earlier messages").click()
+    expect(page.get_by_text("Line 100", exact=True)).to_have_count(1)
+
+
 def test_a_session_is_exported_and_erased_after_its_name_is_typed(page, open_server, memory):
     memory.append("session:sarah:messages", *({"role": "user", "content": f"line {i}"} for i in range(150)))
     memory.append("session:other:messages", {"role": "user", "content": "stays"})
