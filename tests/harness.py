@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -36,6 +37,12 @@ _numbers = itertools.count(1)
 def fresh_name(prefix: str = "ns") -> str:
     """A namespace that no other test uses."""
     return f"{prefix}-{os.getpid()}-{next(_numbers)}"
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def clean_environment(**variables: str) -> dict[str, str]:

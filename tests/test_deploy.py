@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import requests
 import yaml
 
-from harness import clean_environment, serving
+from harness import clean_environment, free_port, issue_key, serving
 from scrubjay import Memory
 from scrubjay.settings import SETTINGS
 
@@ -126,21 +133,70 @@ def test_the_command_of_a_unit_starts_in_its_environment(unit, tmp_path):
 # ------------------------------------------------------------ proxies
 
 
-def test_the_configuration_for_nginx_is_valid(tmp_path):
-    nginx = needs("nginx")
-    certificate = tmp_path / "cert.pem"
-    request = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=memory.example.org"]
-    files = ["-out", str(certificate), "-keyout", str(certificate.with_name("key.pem"))]
-    subprocess.run([needs("openssl"), "req", *request, *files], check=True, capture_output=True, timeout=60)
+def is_listening(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60):
+        return True
+    return False
+
+
+@contextmanager
+def proxied(server, folder: Path) -> Iterator[tuple[str, Path]]:
+    """The configuration for nginx in front of a server, on free ports; yields its URL and its certificate."""
+    nginx, certificate, port = needs("nginx"), folder / "cert.pem", free_port()
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    files = ["-out", str(certificate), "-keyout", str(folder / "key.pem")]
+    request = [needs("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names, *files]
+    subprocess.run(request, check=True, capture_output=True, timeout=60)
     site = (DEPLOY / "nginx.conf").read_text()
-    site = re.sub(r"\S+fullchain.pem", str(certificate), site)
-    site = re.sub(r"\S+privkey.pem", str(certificate.with_name("key.pem")), site)
-    (tmp_path / "nginx.conf").write_text(f"pid {tmp_path}/pid; events {{}} http {{ {site} }}")
-    done = subprocess.run(
-        [nginx, "-t", "-p", str(tmp_path), "-e", str(tmp_path / "log"), "-c", str(tmp_path / "nginx.conf")],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    for pattern, actual in (
+        (r"\S+fullchain.pem", str(certificate)),
+        (r"\S+privkey.pem", str(folder / "key.pem")),
+        ("listen 443", f"listen 127.0.0.1:{port}"),
+        ("listen 80", f"listen 127.0.0.1:{free_port()}"),
+        ("127.0.0.1:8787", f"127.0.0.1:{server.port}"),
+    ):
+        site, count = re.subn(pattern, actual, site)
+        assert count == 1, pattern
+    paths = "".join(
+        f"{name}_temp_path {folder}/{name};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    text = f"daemon off; pid {folder}/pid; user root; events {{}} http {{ access_log off; {paths} {site} }}"
+    (folder / "nginx.conf").write_text(text if os.geteuid() == 0 else text.replace("user root; ", ""))
+    command = [nginx, "-p", str(folder), "-e", str(folder / "log"), "-c", str(folder / "nginx.conf")]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        give_up_at = time.monotonic() + 60
+        while not is_listening(port):
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < give_up_at
+            time.sleep(0.05)
+        yield f"https://localhost:{port}", certificate
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def test_a_server_behind_nginx_serves_clients_streams_and_browsers(tmp_path, monkeypatch):
+    key = issue_key(tmp_path / "db", "me", "--admin")
+    with serving(tmp_path / "db", "--require-key") as server, proxied(server, tmp_path) as (url, certificate):
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+        assert requests.get(f"{url}/v1/namespaces", timeout=60).status_code == 401
+        with Memory("ns", url=url, api_key=key, timeout=60) as memory:
+            changes = memory.watch(timeout=60)
+            for name in ("plain", "a/b %2F ü?#", "..", " "):
+                memory.set(name, {"key": name})
+                assert memory.get(name) == {"key": name}
+                assert next(changes).key == name, "the proxy does not hold back the stream"
+        with requests.Session() as browser:
+            headers = {"Origin": url}
+            signed_in = browser.post(
+                f"{url}/v1/sign-in", headers={**headers, "Authorization": f"Bearer {key}"}, timeout=60
+            )
+            assert (signed_in.status_code, "; Secure" in signed_in.headers["Set-Cookie"]) == (204, True)
+            item = f"{url}/v1/namespaces/ns/items/browser"
+            assert browser.put(item, json={"value": 1}, headers=headers, timeout=60).status_code == 200
+            foreign = {"Origin": "https://localhost:1"}
+            assert browser.put(item, json={"value": 2}, headers=foreign, timeout=60).status_code == 403
 
 
 def test_the_configuration_for_caddy_is_valid():

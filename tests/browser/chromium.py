@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright; run as a program it installs what is missing.
+"""Debian's Chromium, driven by Playwright; run as a program it installs what is missing, the proxies included.
 
 Playwright's own browsers come from a host that many networks block, so none is downloaded.
 """
@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-INSTALL = "apt-get install -y --no-install-recommends chromium fonts-liberation"
+PROGRAMS = (NAMES, ("nginx",), ("caddy",))
+"""What the tests of the dashboard and of deploy/ run; one of each."""
+INSTALL = "apt-get install -y --no-install-recommends chromium fonts-liberation nginx-light caddy"
 FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
@@ -30,12 +32,20 @@ def find() -> str | None:
 
 
 def install() -> None:
-    """Install the browser with apt-get; exits with the command to run if this user may not."""
-    if find():
+    """Install the browser and the proxies with apt-get.
+
+    If this user may not, it exits with the command to run; without the proxies alone, their tests are skipped.
+    """
+    path = f"{os.environ['PATH']}:/usr/sbin"
+    if all(any(shutil.which(name, path=path) for name in names) for names in PROGRAMS):
         return
     if shutil.which("apt-get") is None or os.geteuid() != 0:
-        sys.exit(f"The tests of the dashboard need Chromium. Install it, on Debian with: sudo {INSTALL}")
-    print("Installing Chromium for the tests of the dashboard.", flush=True)
+        advice = f"on Debian with: sudo {INSTALL}"
+        if not find():
+            sys.exit(f"The tests of the dashboard need Chromium. Install it, {advice}")
+        print(f"The tests of deploy/ need nginx and Caddy, and are skipped. Install them, {advice}")
+        return
+    print("Installing Chromium, nginx and Caddy for the tests.", flush=True)
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in ("apt-get update -q", INSTALL):
         subprocess.run(command.split(), check=True, env=quiet, stdout=subprocess.DEVNULL)

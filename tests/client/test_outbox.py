@@ -24,7 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import DAY, Server, clean_environment, fresh_name, serving
+from harness import DAY, Server, clean_environment, free_port, fresh_name, serving
 from scrubjay import AsyncMemory, Conflict, Forbidden, InvalidInput, Memory, QuotaExceeded, Unauthenticated, Unavailable
 from scrubjay.cli import main
 from scrubjay.memory import unattended_copy
@@ -120,11 +120,6 @@ def remote(between):
     """A memory behind the proxy."""
     with Memory(fresh_name(), url=between.url) as memory:
         yield memory
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def direct(server: Server, memory: Memory) -> Memory:
