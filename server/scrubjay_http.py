@@ -192,7 +192,7 @@ class Caller:
         operation = await self.run_off_loop(notes.remember, namespace, note)
         stored, usage = await self.run(run_once(operation, once))
         if index := self.resources.semantic_index:
-            index.add(namespace, stored.id)
+            index.add(namespace, stored.cursor)
         return stored, usage
 
     async def recall(self, namespace: str, query: RecallQuery) -> list[Note]:

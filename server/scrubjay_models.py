@@ -213,7 +213,8 @@ class NoteFields(BaseModel):
     _note: NewNote
 
     def model_post_init(self, _context: Any) -> None:
-        self._note = NewNote.check(**{name: getattr(self, name) for name in NoteFields.model_fields})
+        fields = {name: getattr(self, name) for name in NoteFields.model_fields}
+        self._note = NewNote.check(**fields, id=getattr(self, "id", None))
 
     @property
     def note(self) -> NewNote:
@@ -221,6 +222,8 @@ class NoteFields(BaseModel):
 
 
 class RememberBody(StrictBody, NoteFields):
+    id: SkipValidation[Label | None] = Field(None, description="of your own: it replaces the note that has this id")
+
     model_config = ConfigDict(
         json_schema_extra={"anyOf": [{"properties": {unit: {"type": "null"}}} for unit in ("ttl", "ttl_days")]}
     )
@@ -494,9 +497,10 @@ class NoteResult(BaseModel):
     created_at: str
     updated_at: str
     expires_at: str | None
-    superseded_by: str | None = Field(description="the id of the note that replaced it, and is recalled in its place")
+    superseded_by: str | None = Field(description="the number of the note that replaced it and is recalled")
     score: float | None = Field(description="how well it matches the query, from 0 to 1; null without a query")
     explanation: dict[str, JsonValue] | None = Field(None, description="how the score came about, with `explain`")
+    number: str | None = Field(None, description="the store's number of a note with an id of your own")
 
 
 class NotesResult(BaseModel):

@@ -263,8 +263,8 @@ async def run_transaction(
         once = IdempotencyKey(body.once)
     results, used = await caller.run(run_once(operation_for(command), once))
     if index := caller.resources.semantic_index:
-        for note_id in notes_stored(command, results):
-            index.add(namespace, note_id)
+        for number in notes_stored(command, results):
+            index.add(namespace, number)
     return write_response({"results": results}, used)
 
 
@@ -364,7 +364,7 @@ async def remember(
     once: Once,
     body: Annotated[models.RememberBody, JsonBody(models.RememberBody).dependency],
 ) -> Response:
-    """Remember a text; the same content once more refreshes the note."""
+    """Remember a text; the same content once more refreshes the note, and another under the same id replaces it."""
     note, used = await caller.remember(namespace, body.note, once)
     return await caller.run_off_loop(lambda: write_response(note.to_json(), used))
 

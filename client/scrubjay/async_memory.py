@@ -166,6 +166,7 @@ class AsyncMemory:
         pinned: bool = False,
         metadata: Mapping[str, Any] | None = None,
         supersedes: Iterable[str] = (),
+        id: str | None = None,  # noqa: A002
     ) -> Note | None:
         return await on_thread(
             self._memory.remember,
@@ -178,6 +179,7 @@ class AsyncMemory:
             pinned=pinned,
             metadata=metadata,
             supersedes=supersedes,
+            id=id,
         )
 
     async def recall(

@@ -47,8 +47,8 @@ class LocalExecutor(Executor):
             operation = _run_once(operation, command, idempotency_key)
         result = verb.from_store(self._store.run(operation))
         if self._index:
-            for note_id in notes_stored(command, result):
-                self._index.add(namespace, note_id)
+            for number in notes_stored(command, result):
+                self._index.add(namespace, number)
         return result
 
     def close(self) -> None:

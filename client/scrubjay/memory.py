@@ -388,6 +388,7 @@ class Memory:
         pinned: bool = False,
         metadata: Mapping[str, Any] | None = None,
         supersedes: Iterable[str] = (),
+        id: str | None = None,  # noqa: A002
     ) -> Note | None:
         """Store a text that `recall` finds by its words and, with an embedder, by its meaning.
 
@@ -401,8 +402,11 @@ class Memory:
         :param pinned: never expires.
         :param metadata: a JSON object of your own; "speaker" or "sender" in it names who said it.
         :param supersedes: ids of notes that it replaces: they are kept, marked, and no longer recalled.
+        :param id: an id of your own: the note replaces the one that has it, all its fields but `created_at`, and what
+            it replaces is erased as `forget` does. Without it the note is found by its content.
         :return: the note; None when the write is queued.
         :raises QuotaExceeded: if the namespace has used up its writes or its storage.
+        :raises Conflict: if `id` is that of a note without an id of your own, and another note has the same content.
         """
         command = remember_call(
             self.namespace,
@@ -415,6 +419,7 @@ class Memory:
             pinned=pinned,
             metadata=metadata,
             supersedes=supersedes,
+            id=id,
         )
         stored: Note | None = self._executor.run(command)
         return stored
@@ -527,7 +532,7 @@ class Memory:
             found += page
             if len(page) < MAX_NOTES_PAGE:
                 break
-            page = self._executor.run(commands.NOTES(self.namespace, *filters, page[-1].id, MAX_NOTES_PAGE))
+            page = self._executor.run(commands.NOTES(self.namespace, *filters, page[-1].cursor, MAX_NOTES_PAGE))
         return found
 
     # ------------------------------------------------------------ conversations

@@ -93,6 +93,7 @@ class Note(NamedTuple):
     """A note: a text with its labels, times and, after a recall, its score."""
 
     id: str
+    """The id that the caller gave it, or else its number."""
     content: str
     type: str | None
     tags: tuple[str, ...]
@@ -105,24 +106,33 @@ class Note(NamedTuple):
     updated_at: datetime
     expires_at: datetime | None
     superseded_by: str | None = None
-    """The id of the note that replaced it: it is kept, and no longer recalled."""
+    """The number of the note that replaced it: it is kept, and no longer recalled."""
     score: float | None = None
     """How well it fits the query it was recalled for, from 0 to 1, on the same scale for every query: 1 is a short note
     with every word of the query, 0.5 one with half of them; a semantic index alone gives at most 0.4."""
     explanation: dict[str, Any] | None = None
     """How the score came about, if `explain` was asked for: `parts` add up to the score, `words` are the words of
     `passage`, the part of the query that the note fits best, with what each adds."""
+    number: str | None = None
+    """The store's number of a note with an id of the caller's own; None if its id is the number. Verbs take either, and
+    the log of changes has the number."""
 
     def to_json(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in self._fields}
-        if self.explanation is None:
-            del fields["explanation"]
+        for name in ("explanation", "number"):
+            if fields[name] is None:
+                del fields[name]
         return {**fields, **{name: iso(fields[name]) for name in _NOTE_TIMES}}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Note:
         times = {name: data[name] and datetime.fromisoformat(data[name]) for name in _NOTE_TIMES}
         return cls(**{**data, **times, "tags": tuple(data["tags"])})
+
+    @property
+    def cursor(self) -> str:
+        """Its number, from which a list of notes continues even when the note is gone."""
+        return self.number or self.id
 
 
 _NOTE_TIMES = ("created_at", "updated_at", "expires_at")

@@ -29,10 +29,10 @@ def operation_for(command: Command) -> Operation[Any]:
 
 
 def notes_stored(command: Command, result: Any) -> list[str]:
-    """The ids of the notes that a command has stored."""
+    """The numbers of the notes that a command has stored."""
     if command.verb is REMEMBER:
-        return [result.id]
+        return [result.cursor]
     if command.verb is not TRANSACTION:
         return []
     parts = zip(command.argument("commands"), result, strict=True)
-    return [note_id for part, note_id in parts if part.verb is REMEMBER]
+    return [number for part, number in parts if part.verb is REMEMBER]

@@ -29,6 +29,7 @@ class NoteFields(TypedDict, total=False):
     pinned: bool
     metadata: Mapping[str, Any] | None
     supersedes: Iterable[str]
+    id: str | None
 
 
 class Transaction:
@@ -38,7 +39,7 @@ class Transaction:
     """
 
     results: Sequence[Any] | None = None
-    """What each verb returned, a note as its id; None before the block has ended, or when the transaction is queued."""
+    """What each verb returned, a note as its number; None until the block has ended, and when it is queued."""
 
     def __init__(self, namespace: str, execute: Callable[[Command], Any], once: str | None) -> None:
         self._namespace = namespace

@@ -172,6 +172,8 @@ class NewNote(NamedTuple):
     metadata: dict[str, Any] | None = None
     supersedes: tuple[str, ...] | None = None
     """Ids of notes that it replaces."""
+    id: str | None = None
+    """The caller's own id: the note replaces the one that has it."""
     default_type: str | None = None
     """The type of a new note that states none: for compat APIs whose clients always send one."""
 
@@ -188,6 +190,7 @@ class NewNote(NamedTuple):
         pinned: Any = False,
         metadata: Any = None,
         supersedes: Any = None,
+        id: Any = None,  # noqa: A002
     ) -> NewNote:
         if ttl is not None and ttl_days is not None:
             raise InvalidInput("give ttl in seconds or ttl_days, not both")
@@ -207,6 +210,7 @@ class NewNote(NamedTuple):
             pinned,
             metadata or None,
             check_texts("supersedes", "note id", supersedes) or None,
+            check_label("note id", id),
         )
 
     def to_json(self) -> dict[str, Any]:

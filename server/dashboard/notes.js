@@ -18,9 +18,9 @@ export function notesView(context) {
   const list = h("section.panel", { "aria-label": "Notes" });
   const recalled = h("section.panel", { "aria-label": "Recalled notes", hidden: true });
   const draw = () => load(list, () => drawList({ namespace, filters, signal, who, changed }));
-  const recall = recallBox(context, recalled, () => changed());
+  const recall = recallBox(context, filters, recalled, () => changed());
   const changed = () => Promise.all([draw(), recall.again()]);
-  const filter = (name) => searchBox(name, filters[name], (text) => { filters[name] = text; draw(); }, { size: 12 });
+  const filter = (name) => searchBox(name, filters[name], (text) => { filters[name] = text; changed(); }, { size: 12 });
   draw();
   return h("div.stack", {}, recall.node, recalled,
     h("div.row", {}, h("h2.grow", {}, "All notes"), filter("type"), filter("tag"), filter("session")), list);
@@ -32,7 +32,7 @@ async function drawList({ namespace, filters, signal, who, changed }) {
   const more = async (after = "") => {
     const { notes } = await get(at(namespace, "notes"), { ...filters, after, limit: PAGE }, { signal });
     rows.append(...notes.map((note) => row(namespace, note, who, changed)));
-    fill(foot, notes.length === PAGE && button("Show more", () => more(notes.at(-1).id)));
+    fill(foot, notes.length === PAGE && button("Show more", () => more(notes.at(-1).number ?? notes.at(-1).id)));
     foot.hidden = notes.length < PAGE;
   };
   await more();
@@ -54,7 +54,7 @@ function row(namespace, note, who, changed) {
       h("span.soft", {}, ago(note.updated_at)), note.expires_at && h("span.tag.warn", {}, "expires ", ago(note.expires_at)),
       h("span.grow", {}),
       !who.read_only && [ // a superseded note that is stored again would be current again
-        !note.superseded_by && !note.pinned && button("Pin", async () => { await remember(namespace, { ...note, pinned: true }); changed(); }, { kind: "plain" }),
+        !note.superseded_by && !note.pinned && button("Pin", async () => { await replace(namespace, { ...note, pinned: true }); changed(); }, { kind: "plain" }),
         !note.superseded_by && button("Edit", () => edit(namespace, note, changed), { kind: "plain" }),
         button("Forget", () => forget(namespace, note, changed), { kind: "plain danger" }),
       ]));
@@ -63,12 +63,15 @@ function row(namespace, note, who, changed) {
 // ---------------------------------------------------------------- recall
 
 /** The form, and a function that asks the last question again. */
-function recallBox({ namespace, signal, who }, place, changed) {
+function recallBox({ namespace, signal, who }, filters, place, changed) {
   let asked = "";
   const question = h("input", { type: "search", "aria-label": "What would an agent ask?", placeholder: "What would an agent ask? See what it recalls, and why", class: "grow" });
   const run = () => load(place, async () => {
     place.hidden = false;
-    const { notes } = await send("POST", at(namespace, "notes", "recall"), { body: { query: asked, limit: 8, explain: true }, signal });
+    const { type, tag, session } = filters;
+    const body = { query: asked, limit: 8, explain: true, type: type || null, tags: tag ? [tag] : null, session: session || null };
+    const { notes } = await send("POST", at(namespace, "notes", "recall"), { body, signal });
+    if (!notes.length && (type || tag || session)) return empty("Nothing is recalled", "No note that passes the filters below fits this question.");
     if (!notes.length) return empty("Nothing is recalled", "No note shares enough words, or enough meaning, with this question.");
     return [h("header", {}, h("h2", {}, "Recalled, best first")), h("ul.notes", {}, notes.map((note) => row(namespace, note, who, changed)))];
   });
@@ -108,12 +111,13 @@ function signed(value) {
 // ---------------------------------------------------------------- changes
 
 function fieldsOf(note) {
-  const { content, type, tags, session, pinned, metadata, expires_at } = note;
+  const { id, content, type, tags, session, pinned, metadata, expires_at } = note;
   const ttl = expires_at && !pinned ? Math.max((new Date(expires_at) - Date.now()) / 1000, 1) : null; // it expires when it did
-  return { content, type, tags: tags.length ? tags : null, session, pinned, metadata, ttl };
+  return { id, content, type, tags: tags.length ? tags : null, session, pinned, metadata, ttl };
 }
 
-function remember(namespace, note) {
+/** One request: all fields of the note with this id are replaced. */
+function replace(namespace, note) {
   return send("POST", at(namespace, "notes"), { body: fieldsOf(note) });
 }
 
@@ -126,7 +130,7 @@ async function edit(namespace, note, changed) {
     event.preventDefault();
     attempt(async () => {
       const list = tags.value.split(",").map((tag) => tag.trim()).filter(Boolean);
-      await replace(namespace, note, { ...note, content: content.value, type: type.value || null, tags: list, pinned: pinned.checked });
+      await replace(namespace, { ...note, content: content.value, type: type.value || null, tags: list, pinned: pinned.checked });
       close(true);
     });
   } }, h("label", {}, "Text", content), h("div.fields", {}, h("label", {}, "Type", type), h("label", {}, "Tags, separated by commas", tags)),
@@ -135,14 +139,6 @@ async function edit(namespace, note, changed) {
   if (!saved) return;
   toast("Saved");
   changed();
-}
-
-/** Two requests, of which the second may fail: the dialog stays open then, and saving again completes it. */
-async function replace(namespace, before, note) {
-  const isSame = before.content === note.content; // the same text again would keep the tags and the pin
-  if (!isSame) await remember(namespace, note);
-  await send("DELETE", at(namespace, "notes", before.id)).catch((error) => { if (error.status !== 404) throw error; });
-  if (isSame) await remember(namespace, note);
 }
 
 async function forget(namespace, note, changed) {

@@ -305,6 +305,34 @@ def test_an_edited_note_expires_when_it_did_and_both_lists_follow(page, open_ser
     assert abs((after.expires_at - before.expires_at).total_seconds()) < 5
 
 
+def test_the_filters_apply_to_what_is_recalled(page, open_server, memory):
+    memory.remember("Sarah drinks tea", type="preference", tags=["drinks"], session="s1")
+    memory.remember("Sarah drinks water", type="rule", tags=["health"], session="s2")
+    show(page, open_server, "n", memory.namespace, "notes")
+    page.get_by_role("searchbox", name="What would an agent ask?").fill("what does Sarah drink?")
+    page.get_by_role("button", name="Recall").click()
+    recalled = page.get_by_role("region", name="Recalled notes").get_by_role("listitem")
+    expect(recalled).to_have_count(2)
+    for name, text in (("type", "preference"), ("tag", "drinks"), ("session", "s1")):
+        page.get_by_role("searchbox", name=name, exact=True).fill(text)
+        expect(recalled).to_have_count(1)
+        expect(recalled).to_contain_text("tea")
+        page.get_by_role("searchbox", name=name, exact=True).fill("")
+        expect(recalled).to_have_count(2)
+
+
+def test_an_edited_note_loses_its_old_tags_and_keeps_its_id(page, open_server, memory):
+    before = memory.remember("Sarah drinks tea", tags=["a", "b"])
+    show(page, open_server, "n", memory.namespace, "notes")
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name="Tags").fill("b")
+    with page.expect_response(lambda response: response.request.method == "POST"):
+        page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Saved")).to_be_visible()
+    (after,) = memory.notes()
+    assert (after.id, after.tags, after.created_at) == (before.id, ("b",), before.created_at)
+
+
 def test_a_superseded_note_is_only_forgotten(page, open_server, memory):
     old = memory.remember("Sarah lives in Oslo")
     memory.remember("Sarah lives in Bergen", supersedes=[old.id])

@@ -343,3 +343,32 @@ def test_a_note_is_superseded_in_a_transaction(memory):
     assert [note.superseded_by for note in memory.notes()] == [t.results[0], None]
     with pytest.raises(InvalidInput, match="supersedes is a list"):
         memory.remember("text", supersedes=old.id)
+
+
+def test_a_note_is_replaced_and_forgotten_by_an_id_of_the_callers_own(memory):
+    memory.remember("Sarah lives in Paris", id="home/Sarah", tags=["a"])
+    replaced = memory.remember("Sarah lives in Berlin", id="home/Sarah")
+    assert (replaced.id, replaced.tags) == ("home/Sarah", ())
+    assert [(note.id, note.content) for note in memory.recall("where does Sarah live?")] == [
+        ("home/Sarah", "Sarah lives in Berlin")
+    ]
+    assert memory.notes() == [replaced]
+    with memory.transaction() as t:
+        t.remember("Sarah lives in Rome", id="home/Sarah")
+    assert t.results == [replaced.number]
+    other = memory.remember("Sarah moved", supersedes=["home/Sarah"])
+    assert [note.superseded_by for note in memory.notes()] == [other.id, None]
+    assert memory.forget("home/Sarah")
+    assert not memory.forget("home/Sarah")
+    with pytest.raises(InvalidInput, match="note id"):
+        memory.remember("text", id="")
+
+
+def test_an_async_note_has_an_id_of_the_callers_own(open_memory):
+    async def run():
+        async with AsyncMemory(fresh_name(), **open_memory.where) as memory:
+            await memory.remember("one", id="a")
+            await memory.remember("two", id="a")
+            return [(note.id, note.content) for note in await memory.notes()]
+
+    assert asyncio.run(run()) == [("a", "two")]

@@ -175,6 +175,16 @@ def test_a_server_that_dies_and_comes_back_has_everything_in_order(tmp_path):
     server.stop()
 
 
+def test_queued_notes_with_an_id_replace_each_other_when_they_are_sent(between, server, remote):
+    between.mode = "lose"
+    for content in ("first", "second", "third"):
+        assert remote.remember(content, id="own", ttl=60) is None
+    between.mode = "pass"
+    remote.flush()
+    with direct(server, remote) as memory:
+        assert [(note.id, note.content, note.times) for note in memory.notes()] == [("own", "third", 1)]
+
+
 @pytest.mark.parametrize("losses", [1, 3])
 def test_a_lost_answer_does_not_make_a_write_happen_twice(between, server, remote, losses):
     for write in (

@@ -440,7 +440,7 @@ def test_names_are_removed_unless_nothing_else_is_left(tmp_path):
     for content in ("Mel Ford: hello Ana", "Ana: yes"):
         store.run(notes.remember("ns", NewNote.check(content)))
     ids = [int(note.id) for note in store.run(notes.list_notes("ns"))]
-    assert [text for _, text in store.run(vectors.read_texts("ns", ids, "any"))] == ["hello", "yes"]
+    assert [each.text for each in store.run(vectors.read_texts("ns", ids, "any"))] == ["hello", "yes"]
     store.run(vectors.add_vectors("ns", "any", [(id_, b"12") for id_ in ids]))
     speakers = store.run(vectors.read_changes("ns", "any", None, ())).speakers
     shown = {query: vectors.without_names(NO_ENCRYPTION, query, speakers) for query in ("What did Mel say?", "Ana")}

@@ -32,6 +32,7 @@ def fill(driver) -> None:
     note = driver.run(notes.remember("ns", draft))[0]
     driver.run(notes.remember("ns", NewNote.check("Maria: what did Zebediah ride?", **LABELS)))
     driver.run(vectors.add_vectors("ns", "model", [(int(note.id), b"\x01\x02" * 100)]))
+    driver.run(notes.remember("ns", NewNote.check("Ana sings", id="tuesday-club/ana")))
 
 
 def check_filled(driver) -> None:
@@ -52,6 +53,7 @@ def check_filled(driver) -> None:
     assert len(driver.run(notes.list_notes("ns", *LABELS.values()))) == 2
     assert [session.name for session in driver.run(notes.list_sessions("ns"))] == ["tuesday-club"]
     assert [note.content for note in driver.run(notes.list_notes("ns"))][1] == "Maria: what did Zebediah ride?"
+    assert driver.run(notes.remember("ns", NewNote.check("Ana sings", id="tuesday-club/ana")))[0].times >= 2
     again = driver.run(notes.remember("ns", NewNote.check(best.content, session=LABELS["session"])))[0]
     assert again.id == best.id, "the same content is found again"
     assert driver.run(notes.read_note("ns", best.id)).metadata == best.metadata

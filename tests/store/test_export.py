@@ -230,6 +230,15 @@ def test_a_superseded_note_is_still_superseded_after_an_import(driver, tmp_path)
     assert [note.superseded_by for note in driver.run(notes.list_notes("new"))] == [new.id, None]
 
 
+def test_a_note_keeps_the_callers_id_through_an_import(driver, tmp_path):
+    driver.run(notes.remember("ns", NewNote.check("the same", id="own")))
+    driver.run(notes.remember("ns", NewNote.check("the same")))
+    driver.run(export.import_namespace("new", exported(driver, tmp_path / "export")))
+    assert driver.run(notes.list_notes("new")) == driver.run(notes.list_notes("ns"))
+    assert driver.run(notes.remember("new", NewNote.check("changed", id="own")))[0].id == "own"
+    assert len(driver.run(notes.list_notes("new"))) == 2
+
+
 def test_the_export_of_a_namespace_that_does_not_exist_is_not_found(driver):
     with pytest.raises(NotFound, match="scrubjay namespaces"):
         driver.run(export.export_namespace("missing", print))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrubjay import QuotaExceeded, Unavailable
+from scrubjay import Conflict, QuotaExceeded, Unavailable
 from scrubjay.recall import query as query_analysis
 from scrubjay.recall import word_lists
 from scrubjay.recall.stemmer import stem
@@ -651,3 +651,111 @@ def test_a_tag_that_repeats_a_word_counts_whenever_it_is_given(driver):
     ]
     driver.store.put_back(connection)
     assert indexed[0] == indexed[1]
+
+
+def test_a_note_with_an_id_is_replaced_with_all_its_fields(open_driver):
+    clock = Clock()
+    driver = open_driver(clock=clock)
+    labels = {"type": "t", "tags": ["a"], "session": "s", "metadata": {"by": "x"}, "ttl": 60, "pinned": True}
+    first = remember(driver, "Sarah likes zebras", id="liking", **labels)
+    clock.now += 10
+    second = remember(driver, "Sarah likes trains", id="liking")
+    assert (first.id, second.id, first.number) == ("liking", "liking", second.number)
+    assert (second.type, second.tags, second.session, second.metadata, second.pinned) == (None, (), None, {}, False)
+    assert (second.created_at, second.expires_at, second.times) == (first.created_at, None, 1)
+    assert second.updated_at == first.updated_at + timedelta(seconds=10)
+    assert contents(recall(driver, "zebras")) == []
+    assert [note.id for note in recall(driver, "trains")] == ["liking"]
+    assert remember(driver, "Sarah likes trains", id="liking").times == 2
+    assert problems(driver) == []
+
+
+def test_the_text_and_the_vector_that_an_id_replaces_are_erased(open_driver):
+    driver = open_driver()
+    note = remember(driver, "zyxword", id="a", type="zyxtype", tags=["zyxtag"], metadata={"zyxmeta": 1})
+    driver.run(vectors.add_vectors("ns", "model", [(int(note.number), b"zyxvector")]))
+    remember(driver, "other", id="a")
+    assert b"zyx" not in bytes_on_disk(driver)
+    assert driver.run(vectors.list_unindexed("model")) == [("ns", int(note.number))]
+    assert problems(driver) == []
+
+
+def test_the_id_of_a_note_is_erased_with_it(open_driver):
+    driver = open_driver()
+    remember(driver, "text", id="zyxid")
+    assert driver.run(notes.forget("ns", "zyxid"))[0]
+    assert b"zyxid" not in bytes_on_disk(driver)
+
+
+def test_a_vector_of_a_text_that_was_replaced_is_not_stored(driver):
+    number = int(remember(driver, "first", namespace="v", id="a").number)
+    (read,) = driver.run(vectors.read_texts("v", [number], "model"))
+    remember(driver, "second", namespace="v", id="a")
+    for content, is_stored in ((read.content, False), ("second", True)):
+        driver.run(vectors.add_vectors("v", "model", [(number, b"12")], {number: content}))
+        assert (("v", number) not in driver.run(vectors.list_unindexed("model"))) == is_stored
+
+
+def test_notes_with_ids_may_have_the_same_content_and_are_apart_from_those_without(open_driver):
+    driver = open_driver()
+    for own_id in ("a", "b", None):
+        remember(driver, "the same", id=own_id)
+    assert len(recall(driver, "same")) == len(driver.run(notes.list_notes("ns"))) == 3
+    assert driver.run(notes.forget("ns", "a"))[0]
+    assert [note.number is None for note in driver.run(notes.list_notes("ns"))] == [False, True]
+
+
+def test_the_number_of_a_note_replaces_it_too(open_driver):
+    driver = open_driver()
+    plain = remember(driver, "first")
+    own = remember(driver, "second", id="own")
+    assert remember(driver, "changed", id=plain.id)[:2] == (plain.id, "changed")
+    assert remember(driver, "changed as well", id=own.number).id == "own"
+    assert remember(driver, "changed").id == plain.id
+    assert contents(driver.run(notes.list_notes("ns"))) == ["changed", "changed as well"]
+
+
+def test_two_notes_without_ids_never_get_the_same_content(open_driver):
+    driver = open_driver()
+    first, second = remember(driver, "first"), remember(driver, "second")
+    with pytest.raises(Conflict, match=f"note {first.id} has this content"):
+        remember(driver, "first", id=second.id)
+    assert contents(driver.run(notes.list_notes("ns"))) == ["first", "second"]
+
+
+def test_a_list_of_notes_continues_after_one_that_was_forgotten(open_driver):
+    driver = open_driver()
+    first, _ = remember(driver, "first", id="1"), remember(driver, "second", id="2")
+    assert contents(driver.run(notes.list_notes("ns", None, (), None, "1"))) == ["second"]
+    driver.run(notes.forget("ns", "1"))
+    assert contents(driver.run(notes.list_notes("ns", None, (), None, first.cursor))) == ["second"]
+
+
+own_ids = st.sampled_from(["a", "b", "17", "id/with ümlaut"])
+id_steps = st.lists(
+    st.tuples(st.sampled_from(["remember", "remember", "forget", "wait"]), own_ids, texts, st.booleans()), max_size=20
+)
+
+
+@settings(max_examples=25)
+@given(steps=id_steps)
+def test_notes_with_ids_are_like_a_dict(open_driver, steps):
+    clock = Clock()
+    driver = open_driver(clock=clock)
+    driver.run(notes.clear_all("ns"))
+    model: dict[str, tuple[str, bool]] = {}
+    for action, own_id, text, flag in steps:
+        if action == "remember":
+            labels = {"type": "t", "tags": [text], "session": "s", "ttl": 60} if flag else {}
+            assert remember(driver, text, id=own_id, **labels).id == own_id
+            model[own_id] = (text, flag)
+        elif action == "forget":
+            assert driver.run(notes.forget("ns", own_id))[0] == (own_id in model)
+            model.pop(own_id, None)
+        else:
+            clock.now += 61
+            model = {own_id: (text, flag) for own_id, (text, flag) in model.items() if not flag}
+    found = {note.id: (note.content, note.type == "t") for note in driver.run(notes.list_notes("ns"))}
+    assert found == model
+    assert {note.session for note in driver.run(notes.list_notes("ns", "t"))} <= {"s"}
+    assert problems(driver) == []

@@ -30,6 +30,7 @@ def remember(arguments: argparse.Namespace) -> int:
             pinned=arguments.pinned,
             metadata=None if arguments.metadata is None else decode_body(arguments.metadata),
             supersedes=arguments.supersedes or (),
+            id=arguments.id,
         )
     if arguments.json:
         print_json(stored and stored.to_json())
@@ -134,6 +135,7 @@ def add_commands(command: Commands) -> None:
     rememberer.add_argument("--pinned", action="store_true", help="never expires")
     rememberer.add_argument("--metadata", metavar="JSON", help='an object, such as {"speaker": "Sarah"}')
     rememberer.add_argument("--supersedes", metavar="ID", action="append", help="a note that it replaces")
+    rememberer.add_argument("--id", help="of your own: it replaces the note that has this id")
     recaller = command(
         "recall", recall, "print the notes that fit best", "namespace", "query",
         example="scrubjay recall my-agent 'how long should answers be?'",

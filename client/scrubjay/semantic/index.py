@@ -123,10 +123,10 @@ class SemanticIndex(ForkSafe):
         while len(self._cache) > 1 and self._cached_bytes > MAX_CACHED_BYTES:
             self._cached_bytes -= self._cache.pop(next(iter(self._cache))).matrix.size_bytes
 
-    def add(self, namespace: str, note_id: str) -> None:
+    def add(self, namespace: str, number: str) -> None:
         """Queue a note to be embedded, before those that other processes left; never waits."""
         with self._lock:
-            self._queue.appendleft((namespace, int(note_id)))
+            self._queue.appendleft((namespace, int(number)))
             if not self._is_working:
                 self._is_working = True
                 _in_background(self._work)
@@ -191,9 +191,10 @@ class SemanticIndex(ForkSafe):
         texts = self._store.run(vectors.read_texts(namespace, ids, self.embedder.name))
         if not texts:
             return
-        embedded = self.embedder.embed([text for _, text in texts])
-        new = [(note, vector) for (note, _), vector in zip(texts, embedded, strict=True)]
-        self._store.run(vectors.add_vectors(namespace, self.embedder.name, new))
+        embedded = self.embedder.embed([each.text for each in texts])
+        new = [(each.note, vector) for each, vector in zip(texts, embedded, strict=True)]
+        contents = {each.note: each.content for each in texts}  # it may have been replaced since
+        self._store.run(vectors.add_vectors(namespace, self.embedder.name, new, contents))
 
 
 def _query_texts(query: str) -> Sequence[str]:

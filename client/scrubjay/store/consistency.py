@@ -7,7 +7,7 @@ from typing import NamedTuple
 from scrubjay.errors import ScrubjayError, Unavailable
 from scrubjay.exact_json import decode_body
 from scrubjay.store.encryption import item_associated_data
-from scrubjay.store.note_rows import Row, content_digest
+from scrubjay.store.note_rows import Row
 from scrubjay.store.operation import SNAPSHOT, Context, SlowQuery, Statements, operation
 
 CHUNK = 500
@@ -74,7 +74,7 @@ def _check_notes(context: Context) -> Statements[list[str]]:
             except Unavailable as error:
                 problems.append(f"{note} cannot be read: {error}")
                 continue
-            if content_digest(context.cipher, row.content, row.session) != digest:
+            if row.digest(context.cipher) != digest:
                 problems.append(f"{note} does not have the text of its digest")
             if row.bytes != row.measured().bytes:
                 problems.append(f"{note} says {row.bytes} bytes, but has {row.measured().bytes}")

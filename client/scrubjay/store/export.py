@@ -131,6 +131,8 @@ class _Export:
         fields = {name: getattr(row, name) for name in _NOTE_FIELDS}
         self._notes += 1
         newer = None if row.superseded_by is None else str(row.superseded_by)
+        if row.own_id is not None:
+            fields["own_id"] = row.own_id
         self._add({"kind": "note", "id": str(row.id), "pinned": bool(row.pinned), "superseded_by": newer, **fields})
 
     def idempotency_keys(self) -> Statements[None]:
@@ -360,7 +362,8 @@ class _Import:
 
     def _note(self, fields: dict[str, Any]) -> Statements[None]:
         note = NewNote.check(
-            **{name: fields.get(name) for name in ("content", "type", "tags", "session", "pinned", "metadata")}
+            **{name: fields.get(name) for name in ("content", "type", "tags", "session", "pinned", "metadata")},
+            id=fields.get("own_id"),
         )
         newer = fields.get("superseded_by")
         row = Row(
@@ -373,6 +376,7 @@ class _Import:
             pinned=int(note.pinned),
             times=_count(fields, "times", least=1),
             superseded_by=None if newer is None else _note_id(newer),
+            own_id=note.id,
             **dict(zip(("created_at", "updated_at", "expires_at"), _times(fields), strict=True)),  # type: ignore[arg-type]
         )
         if not (yield from insert_note(self._context, self._usage, row)):

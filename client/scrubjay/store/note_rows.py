@@ -84,6 +84,8 @@ class Row(NamedTuple):
     superseded_by: int | None = None
     terms: tuple[int, ...] = ()
     """Its terms in the index, to erase them by: another version of this program may derive others from its text."""
+    own_id: str | None = None
+    """The id that the caller gave it."""
 
     @classmethod
     def read(cls, cipher: Cipher, namespace: str, columns: Sequence[Any]) -> Row:
@@ -92,14 +94,16 @@ class Row(NamedTuple):
         encrypted, terms = _unpack(blob)
         body = cipher.decrypt_bytes(encrypted, note_associated_data(namespace, id_))
         try:
-            content, type_, tags, session, metadata = decode(body.decode())
+            content, type_, tags, session, metadata, *own_ids = decode(body.decode())
         except (ValueError, TypeError) as error:
             raise Unavailable(_DAMAGED) from error
-        return cls(id_, content, type_, tags, session, metadata, *rest, terms)  # type: ignore[call-arg]
+        row = cls(id_, content, type_, tags, session, metadata, *rest, terms)  # type: ignore[call-arg]
+        return row._replace(own_id=own_ids[0]) if own_ids else row
 
     def pack(self, cipher: Cipher, namespace: str) -> Blob:
         """The data of its blob: its texts, encrypted if the store is, and its terms."""
-        body = to_text([self.content, self.type, self.tags, self.session, self.metadata]).encode()
+        own_ids = [] if self.own_id is None else [self.own_id]
+        body = to_text([self.content, self.type, self.tags, self.session, self.metadata, *own_ids]).encode()
         terms = struct.pack(f">{len(self.terms)}q", *self.terms)
         encrypted = cipher.encrypt_bytes(body, note_associated_data(namespace, self.id))
         return encrypted + terms + _COUNT.pack(len(self.terms))
@@ -109,7 +113,7 @@ class Row(NamedTuple):
         speaker = hash_words(cipher, self.speaker())
         return (
             self.blob_id,
-            content_digest(cipher, self.content, self.session),
+            self.digest(cipher),
             hash_label(cipher, self.type),
             hash_label(cipher, self.session),
             json.dumps(speaker) if speaker else None,
@@ -127,7 +131,8 @@ class Row(NamedTuple):
 
     def to_note(self, score: float | None = None) -> Note:
         return Note(
-            id=str(self.id),
+            id=str(self.id) if self.own_id is None else self.own_id,
+            number=None if self.own_id is None else str(self.id),
             content=self.content,
             type=self.type,
             tags=tuple(self.tags),
@@ -144,8 +149,14 @@ class Row(NamedTuple):
 
     def measured(self) -> Row:
         """The same note with the bytes that it takes of the namespace's quota."""
-        texts = (self.content, self.type, encode(self.tags), self.session, encode(self.metadata))
+        texts = (self.content, self.type, encode(self.tags), self.session, encode(self.metadata), self.own_id)
         return self._replace(bytes=sum(map(byte_size, filter(None, texts))))
+
+    def digest(self, cipher: Cipher) -> Blob:
+        """Its identity: the id that the caller gave it, or else its content in its session."""
+        if self.own_id is not None:
+            return own_id_digest(cipher, self.own_id)
+        return content_digest(cipher, self.content, self.session)
 
     def hashed_terms(self, cipher: Cipher) -> dict[int, int]:
         """How often each of its terms occurs, with the terms as the index stores them."""
@@ -171,9 +182,16 @@ class Row(NamedTuple):
 
 
 def content_digest(cipher: Cipher, content: str, session: str | None) -> bytes:
-    """The identity of a note: its content in its session, because two people may say the same."""
+    """The identity of a note without an id of the caller's: its content in its session, because two people may say the
+    same.
+    """
     key = blake2b((session or "").encode(), digest_size=16).digest()
     return cipher.keyed_digest(blake2b(content.encode(), digest_size=16, key=key).digest())
+
+
+def own_id_digest(cipher: Cipher, own_id: str) -> bytes:
+    """The identity of a note with an id of the caller's; never equal to that of a content."""
+    return cipher.keyed_digest(blake2b(own_id.encode(), digest_size=16, person=b"note id").digest())
 
 
 def hash_label(cipher: Cipher, label: str | None) -> int | None:
@@ -197,13 +215,19 @@ def erase_note(usage: NamespaceUsage, columns: Sequence[Any], verb: str | None =
         yield from remove_terms(*at, _unpack(blob)[1])
     except Unavailable:
         yield _DELETE_ALL_TERMS, at
-    vectors = yield _DELETE_VECTOR, at
-    if vectors:
-        yield COUNT_REMOVED_VECTORS, (usage.namespace,)
+    yield from erase_vector(*at)
     yield _DELETE_NOTE, at
-    yield from erasable.erase([blob_id, *(vector for (vector,) in vectors)])
+    yield from erasable.erase([blob_id])
     usage.release(notes=1, size=size)
     usage.record(str(id_), size, verb)
+
+
+def erase_vector(namespace: str, note: int) -> Statements[None]:
+    """Erase the vector of a note, if it has one."""
+    vectors = yield _DELETE_VECTOR, (namespace, note)
+    if vectors:
+        yield COUNT_REMOVED_VECTORS, (namespace,)
+        yield from erasable.erase([blob_id for (blob_id,) in vectors])
 
 
 def remove_terms(namespace: str, note: int, terms: Iterable[int]) -> Statements[None]:

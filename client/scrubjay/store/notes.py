@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from scrubjay.errors import NotFound, repr_short
+from scrubjay.errors import Conflict, NotFound, repr_short
 from scrubjay.exact_json import decode, encode
 from scrubjay.models import Note, to_time
 from scrubjay.recall.query import (
@@ -49,8 +49,10 @@ from scrubjay.store.note_rows import (
     Row,
     content_digest,
     erase_note,
+    erase_vector,
     hash_label,
     hash_words,
+    own_id_digest,
     remove_terms,
 )
 from scrubjay.store.operation import (
@@ -62,6 +64,7 @@ from scrubjay.store.operation import (
     ExecuteMany,
     Operation,
     Replay,
+    Rows,
     SlowQuery,
     Statements,
     operation,
@@ -143,6 +146,8 @@ _RANKED_COLUMNS = """SELECT n.id, n.speaker, n.updated_at, n.times, n.asks, n.is
 n.session IS NOT NULL FROM notes n
 WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?)) AND {where}"""
 
+_BLOB_FIELDS = ("content", "type", "tags", "session", "metadata", "terms")
+"""The fields of a row that are in its blob and may change."""
 _NO_NEAREST: Mapping[int, float] = {}
 
 
@@ -157,7 +162,8 @@ class SessionSummary(NamedTuple):
 
 @operation("read_note", READ)
 def read_note(context: Context, namespace: str, note_id: str) -> Statements[Note]:
-    rows = yield _READ, (namespace, json.dumps(_ids(note_id)))
+    numbers = yield from _find_numbers(context.cipher, namespace, note_id)
+    rows = yield _READ, (namespace, json.dumps(numbers))
     row = Row.read(context.cipher, namespace, rows[0]) if rows else None
     if row is None or is_expired(row.expires_at, context.now):
         raise NotFound(f"there is no note {repr_short(note_id)}")
@@ -169,24 +175,53 @@ def _is_slow(_namespace: str, note: NewNote) -> bool:
 
 
 _REPLAY = Replay(
-    summarize=lambda note: note.id, reload=read_note, content=lambda _namespace, note: note._replace(ttl=None)
+    summarize=lambda note: note.cursor, reload=read_note, content=lambda _namespace, note: note._replace(ttl=None)
 )
 
 
+def remember(namespace: str, note: NewNote) -> Operation[tuple[Note, NamespaceUsage]]:
+    """Store a note, or refresh the one with the same content and session, or replace the one with the same id; the
+    note, and the namespace's usage.
+    """
+    return _remember(namespace, note) if note.id is None else _remember_under_id(namespace, note)
+
+
 @operation("remember", WRITE, is_slow=_is_slow, replay=_REPLAY)
-def remember(context: Context, namespace: str, note: NewNote) -> Statements[tuple[Note, NamespaceUsage]]:
-    """Store a note, or refresh the one with the same content and session; the note, and the namespace's usage."""
+def _remember(context: Context, namespace: str, note: NewNote) -> Statements[tuple[Note, NamespaceUsage]]:
     usage = yield from open_namespace(context, namespace)
     rows = yield _FIND, (namespace, content_digest(context.cipher, note.content, note.session))
-    found = Row.read(context.cipher, namespace, rows[0]) if rows else None
-    if found and is_expired(found.expires_at, context.now):
-        yield from erase_note(usage, (yield _READ_FOR_ERASURE, (namespace, found.id))[0][1:], "expire")
-        found = None
+    found = yield from _read_live(context, usage, rows)
     row = yield from (_refresh(context, usage, note, found) if found else _insert(context, usage, note))
+    return (yield from _save(context, usage, note, row))
+
+
+@operation("remember", ERASE, replay=_REPLAY)
+def _remember_under_id(context: Context, namespace: str, note: NewNote) -> Statements[tuple[Note, NamespaceUsage]]:
+    """The same for a note with an id: an erasure, because the text that it replaces must not be found any more."""
+    usage = yield from open_namespace(context, namespace)
+    numbers = yield from _find_numbers(context.cipher, namespace, note.id or "")
+    rows = yield _READ, (namespace, json.dumps(numbers))
+    found = yield from _read_live(context, usage, rows)
+    row = yield from (_replace(context, usage, note, found) if found else _insert(context, usage, note))
+    return (yield from _save(context, usage, note, row))
+
+
+def _read_live(context: Context, usage: NamespaceUsage, rows: Rows) -> Statements[Row | None]:
+    """The note of these rows; None, once it is erased, if it has expired."""
+    found = Row.read(context.cipher, usage.namespace, rows[0]) if rows else None
+    if found and is_expired(found.expires_at, context.now):
+        yield from erase_note(usage, (yield _READ_FOR_ERASURE, (usage.namespace, found.id))[0][1:], "expire")
+        return None
+    return found
+
+
+def _save(context: Context, usage: NamespaceUsage, note: NewNote, row: Row) -> Statements[tuple[Note, NamespaceUsage]]:
+    """Record the change, mark the notes that the note supersedes, and save the usage."""
     usage.record(str(row.id), row.bytes)
-    for older in (id_ for text in note.supersedes or () for id_ in _ids(text)):
-        if (yield _SUPERSEDE, (row.id, namespace, older, row.id)):
-            usage.record(str(older), 0, "supersede")
+    for text in note.supersedes or ():
+        for older in (yield from _find_numbers(context.cipher, usage.namespace, text)):
+            if (yield _SUPERSEDE, (row.id, usage.namespace, older, row.id)):
+                usage.record(str(older), 0, "supersede")
     yield from usage.save()
     return row.to_note(), usage
 
@@ -196,7 +231,7 @@ def forget(context: Context, namespace: str, note_id: str) -> Statements[tuple[b
     """Erase a note; whether it existed and had not expired."""
     usage = yield from open_namespace(context, namespace)
     is_live = False
-    for id_ in _ids(note_id):
+    for id_ in (yield from _find_numbers(context.cipher, namespace, note_id)):
         for expires_at, *columns in (yield _READ_FOR_ERASURE, (namespace, id_)):
             yield from erase_note(usage, columns)
             is_live = not is_expired(expires_at, context.now)
@@ -241,11 +276,12 @@ def list_notes(
     limit: int = MAX_NOTES_PAGE,
     offset: int = 0,
 ) -> Statements[list[Note]]:
-    """Notes in the order remembered, from the one after the id `after`; fewer than `limit` are the last page."""
+    """Notes in the order first remembered, from the one after the id `after`; fewer than `limit` are the last page."""
     filters = _filters(context, type_, tags, session)
+    previous = yield from _find_numbers(context.cipher, namespace, after)
     rows = yield SlowQuery(
         _LIST.format(where=filters.where),
-        (namespace, max(_ids(after), default=0), *filters.params, limit, offset),
+        (namespace, max(previous, default=0), *filters.params, limit, offset),
     )
     return [Row.read(context.cipher, namespace, row).to_note() for row in rows]
 
@@ -343,6 +379,7 @@ def _insert(context: Context, usage: NamespaceUsage, note: NewNote) -> Statement
         created_at=context.now,
         updated_at=context.now,
         expires_at=_expiry(context, note.ttl, note.pinned),
+        own_id=note.id,
     ).measured()
     yield from charge(usage, writes=1, notes=1, size=row.bytes)
     yield from _insert_row(context, usage, row)
@@ -351,8 +388,7 @@ def _insert(context: Context, usage: NamespaceUsage, note: NewNote) -> Statement
 
 def insert_note(context: Context, usage: NamespaceUsage, row: Row) -> Statements[bool]:
     """Store a note from an export or a recovery under its own id; False if a note of that id or content exists."""
-    digest = content_digest(context.cipher, row.content, row.session)
-    if (yield _EXISTS, (usage.namespace, row.id, digest)):
+    if (yield _EXISTS, (usage.namespace, row.id, row.digest(context.cipher))):
         return False
     row = row.measured()
     yield from charge(usage, notes=1, size=row.bytes)
@@ -388,13 +424,37 @@ def _refresh(context: Context, usage: NamespaceUsage, note: NewNote, found: Row)
     return (yield from change_note(context.cipher, usage.namespace, found, row))
 
 
+def _replace(context: Context, usage: NamespaceUsage, note: NewNote, found: Row) -> Statements[Row]:
+    """All fields of `found` are replaced, but its ids and the time at which it was created."""
+    is_same = note.content == found.content
+    row = found._replace(
+        content=note.content,
+        type=note.type or note.default_type,
+        tags=note.tags or (),
+        session=note.session,
+        metadata=decode(encode(note.metadata or {})),
+        pinned=int(note.pinned),
+        times=found.times + 1 if is_same else 1,
+        updated_at=context.now,
+        expires_at=_expiry(context, note.ttl, note.pinned),
+        superseded_by=None,
+    ).measured()
+    twins = yield "find_note_number", (usage.namespace, row.digest(context.cipher))
+    if any(twin != row.id for (twin,) in twins):
+        raise Conflict(f"the note {twins[0][0]} has this content in this session already; forget one of the two")
+    yield from charge(usage, writes=1, size=row.bytes - found.bytes)
+    if not is_same:
+        yield from erase_vector(usage.namespace, row.id)
+    return (yield from change_note(context.cipher, usage.namespace, found, row))
+
+
 def change_note(
     cipher: Cipher, namespace: str, found: Row, row: Row, *, is_reencrypted: bool = False
 ) -> Statements[Row]:
-    """Replace the row `found` by `row`: the same note with other labels, or encrypted under another key."""
+    """Replace the row `found` by `row`: the same note with other texts, or encrypted under another key."""
     counts = row.hashed_terms(cipher)
     row = row._replace(terms=tuple(sorted(counts)))
-    is_same = (row.type, row.tags, row.metadata, row.terms) == (found.type, found.tags, found.metadata, found.terms)
+    is_same = all(getattr(row, name) == getattr(found, name) for name in _BLOB_FIELDS)
     if is_reencrypted or not is_same:
         row = row._replace(blob_id=(yield from erasable.replace(row.blob_id, row.pack(cipher, namespace))))
         yield from remove_terms(namespace, row.id, found.terms)
@@ -549,6 +609,14 @@ def _only_current(filters: Filters, at: datetime | None) -> Filters:
         return filters._replace(where=f"{filters.where} AND n.superseded_by IS NULL")
     where = f"{filters.where} AND (n.superseded_by IS NULL OR n.superseded_by > ?)"
     return Filters(where, (*filters.params, round(at.timestamp() * IDS_PER_SECOND)))
+
+
+def _find_numbers(cipher: Cipher, namespace: str, note_id: str) -> Statements[list[int]]:
+    """The number of the note with this id: the caller's own, or else a number of the store; empty if it is neither."""
+    if not note_id:
+        return []
+    rows = yield "find_note_number", (namespace, own_id_digest(cipher, note_id))
+    return [number for (number,) in rows] or _ids(note_id)
 
 
 def _ids(text: str) -> list[int]:

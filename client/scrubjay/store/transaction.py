@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scrubjay.models import Note
-from scrubjay.store.operation import LONG_WRITE, READ, WRITE, Context, Operation, Replay, Statements, operation
+from scrubjay.store.operation import ERASE, LONG_WRITE, READ, WRITE, Context, Operation, Replay, Statements, operation
 from scrubjay.store.usage import NamespaceUsage, open_namespace
 
 Parts = Sequence[Operation[tuple[Any, NamespaceUsage]]]
@@ -15,10 +15,11 @@ Parts = Sequence[Operation[tuple[Any, NamespaceUsage]]]
 def run_all(namespace: str, parts: Parts) -> Operation[tuple[list[Any], NamespaceUsage]]:
     """Run write operations on a namespace in one transaction.
 
-    It returns their results in order, a note as its id. Together they count as one write of the daily quota; deletions
-    alone are not counted, as everywhere.
+    It returns their results in order, a note as its number. Together they count as one write of the daily quota;
+    deletions alone are not counted, as everywhere.
     """
-    mode = LONG_WRITE if any(part.mode != WRITE for part in parts) else WRITE
+    modes = {part.mode for part in parts}
+    mode = ERASE if ERASE in modes else WRITE if modes <= {WRITE} else LONG_WRITE
     return Operation("transaction", mode, _run_all, (namespace, parts), _REPLAY)
 
 
@@ -30,7 +31,7 @@ def _run_all(context: Context, namespace: str, parts: Parts) -> Statements[tuple
     results: list[Any] = []
     for part in parts:
         result, usage = yield from part.start(context._replace(counts_writes=False, verb=part.verb))
-        results.append(result.id if isinstance(result, Note) else result)
+        results.append(result.cursor if isinstance(result, Note) else result)
     return results, usage
 
 

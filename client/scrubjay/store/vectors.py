@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from scrubjay.store import erasable
@@ -25,13 +25,23 @@ ORDER BY n.namespace, n.id"""
 _UNINDEXED_OF = f"""SELECT {COLUMNS} FROM {SOURCE}
 WHERE n.namespace = ?1 AND n.id IN (SELECT value FROM json_each(?2)) AND NOT EXISTS
 (SELECT 1 FROM note_vectors v WHERE v.namespace = ?1 AND v.note = n.id AND v.model = ?3)"""  # noqa: S608
-_NOTE_EXISTS = "SELECT 1 FROM notes WHERE namespace = ? AND id = ?"
 _VECTOR_BLOB = "SELECT blob_id FROM note_vectors WHERE namespace = ? AND note = ?"
 _PUT_VECTOR = "INSERT OR REPLACE INTO note_vectors (namespace, note, model, blob_id, mark) VALUES (?, ?, ?, ?, ?)"
 _COUNT_STORED = """UPDATE namespaces SET vectors_stored = vectors_stored + 1, vectors_removed = vectors_removed + ?
 WHERE namespace = ? RETURNING vectors_stored"""
 _SPEAKERS = "SELECT DISTINCT speaker FROM notes WHERE namespace = ?"
 _SPEAKERS_OF = f"{_SPEAKERS} AND id IN (SELECT value FROM json_each(?))"  # noqa: S608
+
+
+_ANY_CONTENT: Mapping[int, str] = {}
+
+
+class TextToEmbed(NamedTuple):
+    """A note, its content, and the text of it that is embedded."""
+
+    note: int
+    content: str
+    text: str
 
 
 @operation("list_unindexed", SNAPSHOT)
@@ -42,20 +52,27 @@ def list_unindexed(_context: Context, model: str | None) -> Statements[list[tupl
 
 
 @operation("read_texts", SNAPSHOT)
-def read_texts(context: Context, namespace: str, ids: Sequence[int], model: str) -> Statements[list[tuple[int, str]]]:
-    """Those of the notes that have no vector of this model, each with the text to embed."""
+def read_texts(context: Context, namespace: str, ids: Sequence[int], model: str) -> Statements[list[TextToEmbed]]:
+    """Those of the notes that have no vector of this model."""
     rows = yield SlowQuery(_UNINDEXED_OF, (namespace, json.dumps(ids), model))
     notes = [Row.read(context.cipher, namespace, row) for row in rows]
     speakers = _speaker_terms((yield SlowQuery(_SPEAKERS, (namespace,))))
-    return [(note.id, without_names(context.cipher, note.content, speakers)) for note in notes]
+    return [TextToEmbed(note.id, note.content, without_names(context.cipher, note.content, speakers)) for note in notes]
 
 
 @operation("add_vectors", LONG_WRITE)
-def add_vectors(context: Context, namespace: str, model: str, vectors: Sequence[tuple[int, bytes]]) -> Statements[None]:
-    """Store the vectors of those notes that still exist."""
+def add_vectors(
+    context: Context,
+    namespace: str,
+    model: str,
+    vectors: Sequence[tuple[int, bytes]],
+    contents: Mapping[int, str] = _ANY_CONTENT,
+) -> Statements[None]:
+    """Store the vectors of those notes that still exist and, if `contents` has them, still have that content."""
     for note, vector in vectors:
         at = (namespace, note)
-        if not (yield _NOTE_EXISTS, at):
+        rows = yield "read_note", at
+        if not rows or (note in contents and Row.read(context.cipher, namespace, rows[0]).content != contents[note]):
             continue
         data = context.cipher.encrypt_bytes(vector, note_associated_data(*at))
         stored = yield _VECTOR_BLOB, at

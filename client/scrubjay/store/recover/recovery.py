@@ -19,7 +19,7 @@ from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
 from scrubjay.exact_json import byte_size, decode_body
 from scrubjay.store import erasable
 from scrubjay.store.encryption import NO_ENCRYPTION, OVERHEAD, Cipher, KeyEnvelope, item_associated_data
-from scrubjay.store.note_rows import Row, content_digest
+from scrubjay.store.note_rows import Row
 from scrubjay.store.notes import insert_note
 from scrubjay.store.operation import LONG_WRITE, Context, ExecuteMany, Statements, operation
 from scrubjay.store.recover.pages import Cell, Damaged, Pages
@@ -385,7 +385,7 @@ def _read_note(cipher: Cipher, row: dict[str, Any], blob: bytes) -> Row | None:
         note = Row.read(cipher, row["namespace"], columns)
     except (ScrubjayError, TypeError):
         return None
-    return note if content_digest(cipher, note.content, note.session) == row["digest"] else None
+    return note if note.digest(cipher) == row["digest"] else None
 
 
 _NOTE_COLUMNS = ("pinned", "times", "created_at", "updated_at", "expires_at", "bytes", "blob_id", "superseded_by")

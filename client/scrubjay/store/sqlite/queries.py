@@ -133,6 +133,8 @@ QUERIES = {
     "find_expired_notes": f"SELECT n.namespace, {_ERASED_NOTE} WHERE n.expires_at <= ? LIMIT ?",
     "find_expired_notes_of": f"SELECT {_ERASED_NOTE} WHERE +n.namespace = ? AND n.expires_at <= ?",
     "find_session_notes": f"SELECT n.expires_at, {_ERASED_NOTE} WHERE n.namespace = ? AND n.session = ?",
+    "find_note_number": "SELECT id FROM notes WHERE namespace = ? AND digest = ?",
+    "read_note": f"SELECT {_NOTE} FROM {_NOTES} WHERE n.namespace = ? AND n.id = ?",
     # ------------------------------------------------------------ changes
     "append_change": "INSERT INTO changes (at, actor, verb, namespace, key, bytes) VALUES (?, ?, ?, ?, ?, ?)",
     "append_refusal": f"""INSERT INTO refusals (change, number, at, actor, verb, namespace, key, code, times)
