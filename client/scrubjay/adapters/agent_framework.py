@@ -85,8 +85,8 @@ class ScrubjayHistory(HistoryProvider):
 
     def _append(self, key: str, messages: Sequence[Message]) -> None:
         try:
-            # The framework compares the end of what is stored, and all of it only if that is no longer than the rest.
-            stored = _messages(self._memory.tail(key, len(messages) + 1))
+            # The framework looks for an overlap, which cannot be longer than the messages.
+            stored = _messages(self._memory.tail(key, len(messages)))
         except Unavailable:  # what is said must not be lost: the outbox takes all of it
             stored = []
         new = filter_new_messages(stored, messages)
