@@ -18,7 +18,9 @@ from environments import ROOT, environment
 
 TESTS = Path(__file__).parent
 EXTRAS = "langgraph,mcp,openai-agents,pydantic-ai,server"
+EXTRAS += ",ag2,agent-framework,agentchat"
 SUITES_NEED = [
+    "autogen-ext>=0.7.5",
     "langgraph>=1.2",
     "langgraph-checkpoint-conformance>=0.0.2",
     "langgraph-checkpoint-sqlite>=3.1",

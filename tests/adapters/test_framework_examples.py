@@ -11,6 +11,8 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
 NEEDS = {
+    "ag2_stream.py": "ag2",
+    "agent_framework_history.py": "agent_framework",
     "langgraph_thread.py": "langgraph.graph",
     "openai_agents_session.py": "agents",
     "pydantic_ai_conversation.py": "pydantic_ai",
