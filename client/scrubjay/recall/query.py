@@ -191,7 +191,7 @@ def count_content_words(text: str) -> float:
 def analyze(text: str, now: datetime | None = None) -> Passage:
     """A passage with its terms, their synonyms and, if it is asked `now`, its times, whose words are no terms then."""
     labels, rest = times = find_times(text, now) if now else Times(frozenset(), text)
-    terms = tuple(map(time_term, labels))
+    terms = tuple(map(time_term, sorted(labels, reverse=True)))
     if times.is_open:
         return Passage(text, {}, {}, times=terms, is_open=True)
     words = query_words(rest)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from scrubjay.recall.query import LENGTH_PENALTY, SATURATION, QueryTerms
@@ -108,9 +108,9 @@ class SessionNeighbours:
 
 def _follow(links: Mapping[int, int], note: int) -> list[int]:
     found: list[int] = []
-    while len(found) < NEIGHBOURS and note in links:
-        note = links[note]
-        found.append(note)
+    while len(found) < NEIGHBOURS and (other := links.get(note)) is not None:
+        found.append(other)
+        note = other
     return found
 
 
@@ -150,26 +150,33 @@ def rank(candidates: Sequence[Candidate], evidence: Evidence) -> list[Ranked]:
 def _raise_newer(scored: Iterable[tuple[float, Candidate]], evidence: Evidence) -> list[tuple[float, Candidate]]:
     """The candidates, of which one that replaces an older one gets at least its score; at equal scores it is first."""
     best = sorted(scored, key=lambda pair: -pair[0])
-    raised = []
-    for score, candidate in best:
-        older = (
-            other_score
-            for other_score, other in best[:MAX_REPLACED]
-            if other_score > score and _may_replace(candidate, other, other_score, evidence)
-            if score >= NEAR_EQUAL * other_score or _changes(candidate, other, evidence)
-        )
-        raised.append((next(older, score), candidate))
-    return raised
+    older = [pair for pair in best[:MAX_REPLACED] if pair[0] >= MIN_REPLACED_SCORE and _stands_alone(pair[1])]
+    return [(_raised(pair, older, evidence), pair[1]) for pair in best] if older else best
 
 
-def _may_replace(new: Candidate, old: Candidate, old_score: float, evidence: Evidence) -> bool:
-    """Whether both are notes by themselves, the first is newer, and the query does not ask about the other's time."""
-    return (
-        old_score >= MIN_REPLACED_SCORE
-        and (new.updated_at, new.id) > (old.updated_at, old.id)
-        and not any(each.has_session or each.speaker for each in (new, old))
-        and _time_score(old, evidence) <= _time_score(new, evidence)
+def _raised(scored: tuple[float, Candidate], best: Iterable[tuple[float, Candidate]], evidence: Evidence) -> float:
+    """The score of the best of these notes that a candidate replaces, or its own."""
+    score, candidate = scored
+    if not _stands_alone(candidate):
+        return score
+    older = (
+        other_score
+        for other_score, other in best
+        if other_score > score and _is_newer(candidate, other, evidence)
+        if score >= NEAR_EQUAL * other_score or _changes(candidate, other, evidence)
     )
+    return next(older, score)
+
+
+def _stands_alone(candidate: Candidate) -> bool:
+    """Whether it is a note by itself, not a turn of a conversation."""
+    return not (candidate.has_session or candidate.speaker)
+
+
+def _is_newer(new: Candidate, old: Candidate, evidence: Evidence) -> bool:
+    """Whether a note is newer than another, and the query does not ask about the time of the other."""
+    is_later = (new.updated_at, new.id) > (old.updated_at, old.id)
+    return is_later and _time_score(old, evidence) <= _time_score(new, evidence)
 
 
 def _changes(new: Candidate, old: Candidate, evidence: Evidence) -> bool:
@@ -186,7 +193,7 @@ def _lexical_score(candidate: Candidate, evidence: Evidence) -> float:
     counts = _counts_with_neighbours(candidate, evidence)
     length = evidence.occurrences.lengths.get(candidate.id, 0)
     score = _with_context(_passage_scores(counts, length, evidence.terms)) * _factor(candidate, evidence)
-    time = _time_score(candidate, evidence)
+    time = _time_score(candidate, evidence) if evidence.terms.times else 0.0
     return score * TIME_FACTOR + time if time else score
 
 
@@ -211,17 +218,21 @@ def _factor(candidate: Candidate, evidence: Evidence) -> float:
 
 
 def _counts_with_neighbours(candidate: Candidate, evidence: Evidence) -> dict[int, float]:
-    known = evidence.occurrences.counts
+    """How often a candidate and its neighbours have each term; this and `_best_values` take most of the time."""
+    known, questions = evidence.occurrences.counts, evidence.questions
+    before, after = candidate.previous, candidate.next
     counts = dict(known.get(candidate.id, _NO_COUNTS))
-    is_answer = candidate.previous and candidate.previous[0] in evidence.questions
-    is_before_question = candidate.next and candidate.next[0] in evidence.questions
-    previous = zip(candidate.previous, ANSWER_WEIGHTS if is_answer else PREVIOUS_WEIGHTS, strict=False)
-    following = zip(candidate.next, BEFORE_QUESTION_WEIGHTS if is_before_question else NEXT_WEIGHTS, strict=False)
-    is_loose = not (candidate.has_session or candidate.speaker)
-    if is_loose and not counts:
-        return counts
-    factor = LOOSE_FACTOR if is_loose else 1.0
-    for note, weight in chain(previous, following):
+    factor = 1.0
+    if not (candidate.has_session or candidate.speaker):
+        if not counts:
+            return counts
+        factor = LOOSE_FACTOR
+    weights = ANSWER_WEIGHTS if before and before[0] in questions else PREVIOUS_WEIGHTS
+    for note, weight in zip(before, weights, strict=False):
+        for term, count in known.get(note, _NO_COUNTS).items():
+            counts[term] = counts.get(term, 0.0) + factor * weight * count
+    weights = BEFORE_QUESTION_WEIGHTS if after and after[0] in questions else NEXT_WEIGHTS
+    for note, weight in zip(after, weights, strict=False):
         for term, count in known.get(note, _NO_COUNTS).items():
             counts[term] = counts.get(term, 0.0) + factor * weight * count
     return counts
@@ -229,24 +240,29 @@ def _counts_with_neighbours(candidate: Candidate, evidence: Evidence) -> dict[in
 
 def _passage_scores(counts: Mapping[int, float], length: int, terms: QueryTerms) -> list[float]:
     values = _best_values(counts, length, terms)
-    return [total * _coverage(values, number, terms) for number, total in enumerate(_totals(values, terms))]
+    return _covered(_totals(values, terms), values, terms)
 
 
 def _totals(values: Mapping[tuple[int, int], float], terms: QueryTerms) -> list[float]:
     """The sum of the values of each passage, on the scale of scores."""
-    totals = [0.0] * len(terms.scales)
+    scales = terms.scales
+    totals = [0.0] * len(scales)
     for (passage, _), value in values.items():
-        totals[passage] += value * terms.scales[passage]
+        totals[passage] += value * scales[passage]
     return totals
 
 
-def _coverage(values: Mapping[tuple[int, int], float], passage: int, terms: QueryTerms) -> float:
-    """The factor for a note that has a single word of a passage of several; a name is enough."""
-    if not terms.passages[passage].has_words:
-        return 1.0
-    names = terms.passages[passage].names
-    found = [term for number, term in values if number == passage and term > 0]
-    return SINGLE_WORD_FACTOR if len(found) < 2 and names.isdisjoint(found) else 1.0
+def _covered(totals: Sequence[float], values: Iterable[tuple[int, int]], terms: QueryTerms) -> list[float]:
+    """The sums, made smaller where a note has a single word of a passage of several; a name is enough."""
+    passages = terms.passages
+    words = [0] * len(totals)
+    for number, term in values:
+        if term > 0:
+            words[number] += 2 if term in passages[number].names else 1
+    return [
+        total * SINGLE_WORD_FACTOR if words[number] < 2 and passages[number].has_words else total
+        for number, total in enumerate(totals)
+    ]
 
 
 def _best_values(counts: Mapping[int, float], length: int, terms: QueryTerms) -> dict[tuple[int, int], float]:
@@ -315,7 +331,7 @@ def explain(candidate: Candidate, evidence: Evidence, lexical: float, cosine: fl
     values = _best_values(evidence.occurrences.counts.get(candidate.id, _NO_COUNTS), length, terms)
     around = _best_values(_counts_with_neighbours(candidate, evidence), length, terms)
     totals = _totals(around, terms)
-    scores = [total * _coverage(around, number, terms) for number, total in enumerate(totals)]
+    scores = _covered(totals, around, terms)
     best = scores.index(max(scores))
     passage, scale = terms.passages[best], terms.scales[best]
     words = {passage.words[term]: value * scale for (number, term), value in values.items() if number == best}

@@ -7,6 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from scrubjay.errors import Conflict, NotFound, repr_short
@@ -359,9 +360,15 @@ def _read_candidates(namespace: str, neighbours: SessionNeighbours, filters: Fil
         (namespace, json.dumps(sorted(neighbours.notes)), *filters.params),
     )
     return [
-        Candidate(note, neighbours.previous(note), neighbours.next(note), decode(speaker) if speaker else (), *rest)
+        Candidate(note, neighbours.previous(note), neighbours.next(note), _speaker_terms(speaker), *rest)
         for note, speaker, *rest in rows
     ]
+
+
+@lru_cache(1024)
+def _speaker_terms(speaker: str | None) -> tuple[int, ...]:
+    """The terms of a speaker's name; a conversation has few speakers."""
+    return tuple(json.loads(speaker)) if speaker else ()
 
 
 def _insert(context: Context, usage: NamespaceUsage, note: NewNote) -> Statements[Row]:
