@@ -18,6 +18,9 @@ class SlowLink:
         self._port, self._rate, self._delay = port, bytes_per_second, delay
         self.connections = 0
         """How many connections clients have made."""
+        self.answered_bytes = 0
+        """How many bytes of answers have passed."""
+        self._ends: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -25,25 +28,38 @@ class SlowLink:
     def close(self) -> None:
         self._listener.close()
 
+    def cut(self) -> None:
+        """Close all connections, and accept no more."""
+        with contextlib.suppress(OSError):  # which also ends a call of accept
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for end in self._ends:
+            with contextlib.suppress(OSError):  # it is closed already
+                end.shutdown(socket.SHUT_RDWR)
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # it is closed
             while True:
                 client, _ = self._listener.accept()
                 self.connections += 1
                 server = socket.create_connection(("127.0.0.1", self._port))
+                self._ends += client, server
                 for end in (client, server):
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._connect(client, server, 0)
-                self._connect(server, client, self._rate)
+                self._connect(client, server, 0, is_answer=False)
+                self._connect(server, client, self._rate, is_answer=True)
 
-    def _connect(self, source: socket.socket, target: socket.socket, rate: float) -> None:
+    def _connect(self, source: socket.socket, target: socket.socket, rate: float, *, is_answer: bool) -> None:
         under_way: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
-        threading.Thread(target=self._read, args=(source, under_way, rate), daemon=True).start()
+        threading.Thread(target=self._read, args=(source, under_way, rate, is_answer), daemon=True).start()
         threading.Thread(target=self._write, args=(under_way, target), daemon=True).start()
 
-    def _read(self, source: socket.socket, under_way: queue.SimpleQueue[tuple[float, bytes]], rate: float) -> None:
+    def _read(
+        self, source: socket.socket, under_way: queue.SimpleQueue[tuple[float, bytes]], rate: float, is_answer: bool
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(16_384):
+                self.answered_bytes += len(data) if is_answer else 0
                 if rate:
                     time.sleep(len(data) / rate)
                 under_way.put((time.monotonic() + self._delay / 2, data))

@@ -27,9 +27,9 @@ from scrubjay.validation import check_seconds
 
 STREAM_SECONDS = 600.0
 """Seconds that a server may be silent during an export, import, backup or erase: it may check a file of gigabytes."""
-MIN_BYTES_PER_SECOND = 10_000
+MIN_BYTES_PER_SECOND = 1_000
 """A response must arrive within the timeout, plus its size at this rate: slower than any usable network, but a server
-that sends a byte a second cannot hold the caller."""
+that sends a byte a second cannot hold the caller. A pause in it must not be longer than the timeout either."""
 SOCKET_SCHEME = "unix:"
 """The URL of a server that listens on a socket file: unix:/path/of/the/file."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -141,10 +141,11 @@ def _basic(parts: SplitResult) -> str:
 
 
 class _Reader(io.RawIOBase):
-    """The receiving end of a socket with a deadline for the whole response."""
+    """The receiving end of a socket with a limit for each pause and a deadline for the whole response."""
 
     def __init__(self, source: socket.socket, timeout: float) -> None:
         self._socket = source
+        self._timeout = timeout
         self._deadline = time.monotonic() + timeout
 
     def readable(self) -> bool:
@@ -154,7 +155,7 @@ class _Reader(io.RawIOBase):
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("timed out: the response arrived too slowly")
-        self._socket.settimeout(left)
+        self._socket.settimeout(min(left, self._timeout))
         received = self._socket.recv_into(buffer)
         self._deadline += received / MIN_BYTES_PER_SECOND
         return received

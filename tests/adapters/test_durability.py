@@ -18,11 +18,12 @@ import pytest
 
 pytest.importorskip("autogen")
 
-from autogen import GroupChat, GroupChatManager
+from autogen import ConversableAgent, GroupChat, GroupChatManager
 
-from adapters.models import quiet, says
+from adapters.models import quiet, says, serving_model
 from harness import issue_key, serving
 from scrubjay import Forbidden, Memory, PersistentAgent, PersistentGroupChat, Unauthenticated, Unavailable, transport
+from scrubjay.adapters.autogen import _agent
 from slow_link import SlowLink
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -183,21 +184,107 @@ def test_a_strict_memory_raises_when_the_history_cannot_be_read(caplog):
     assert "WITHOUT their stored history" in caplog.text
 
 
-def test_a_long_history_is_read_over_a_slow_link(tmp_path):
+LONG = 5000
+
+
+@pytest.fixture
+def long_history(tmp_path):
+    """A server with a conversation of 5,000 messages, about a megabyte."""
     with serving(tmp_path / "served.db", "--writes-per-day", "0", "--max-bytes", "0", "--durability", "fast") as server:
         with Memory("agent", url=server.url) as memory:
-            rows = [
-                {"id": f"{n:012x}-{n}", "message": {"role": "user", "content": "x" * 200, "name": "user"}}
-                for n in range(2000)
-            ]
-            memory.set("with:assistant:user", rows)
-        with closing(SlowLink(server.port, 250_000)) as link:
-            started = time.monotonic()
-            agent = quiet(PersistentAgent, "assistant", memory=Memory("agent", url=link.url))
-            agent.receive("hello", request_reply=False)
-            assert time.monotonic() - started > 1, "the link is slow"
-            (messages,) = agent.chat_messages.values()
-            assert len(messages) == 2001
+            for start in range(0, LONG, 1000):
+                memory.append("with:assistant:user", *map(long_row, range(start, start + 1000)))
+        yield server
+
+
+def long_row(number):
+    message = {"role": "user", "content": f"message {number} " + "x" * 100, "name": "user"}
+    return {"id": f"{number:012x}-{number:012x}", "message": message}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_of_a_long_history_a_slow_link_brings_first_what_the_model_needs(long_history, is_async):
+    with (
+        serving_model() as model,
+        closing(SlowLink(long_history.port, 300_000)) as link,
+    ):
+        agent = PersistentAgent(
+            "assistant", llm_config=model.config, max_messages=20, memory=Memory("agent", url=link.url)
+        )
+        person = quiet(ConversableAgent, "user")
+        if is_async:
+            asyncio.run(person.a_initiate_chat(agent, message="hello", max_turns=1, silent=True))
+        else:
+            person.initiate_chat(agent, message="hello", max_turns=1, silent=True)
+        assert [text.split(" x")[0] for text in model.last_texts()] == [
+            *(f"message {number}" for number in range(LONG - 19, LONG)),
+            "hello",
+        ]
+        assert link.answered_bytes < 200_000, "a part of the history"
+        messages = agent.chat_messages[person]
+        assert link.answered_bytes > 800_000
+    numbers = [int(message["content"].split()[1]) for message in messages[:LONG]]
+    assert numbers == list(range(LONG))
+    assert [message["content"] for message in messages[LONG:]] == ["hello", "ok"]
+    assert agent.refresh() == 0
+
+
+def test_whoever_reads_the_messages_gets_all_of_a_long_history(long_history):
+    memory, person = Memory("agent", url=long_history.url), quiet(ConversableAgent, "user")
+
+    def built(**options):
+        return quiet(PersistentAgent, "assistant", memory=memory, **options)
+
+    assert len(next(iter(built().chat_messages.values()))) == LONG
+    assert len(built()._oai_messages[person]) == LONG
+    assert len(built().chat_messages.get(person)) == LONG
+    assert built().last_message(person)["content"].startswith(f"message {LONG - 1} ")
+    said = len(built().initiate_chat(person, message="one", max_turns=1, silent=True).chat_history)
+    assert said == LONG + 2, "the message, and an empty answer"
+    seen = []
+    agent = built()
+
+    def reply(recipient, messages=None, sender=None, config=None):
+        seen.append(len(messages))
+        return True, "noted"
+
+    agent.register_reply([ConversableAgent, None], reply)
+    agent.receive("two", person, request_reply=True)
+    hooked = built()
+    hooked.register_hook("process_all_messages_before_reply", lambda messages: seen.append(len(messages)) or messages)
+    hooked.receive("three", person, request_reply=True)
+    assert seen[0] == said + 1
+    assert seen[1] > said + 1
+    agent = built()
+    agent.clear_history(nr_messages_to_preserve=LONG - 1)
+    assert len(built().chat_messages[person]) == LONG - 1
+
+
+def test_a_prompt_without_a_known_bound_gets_all_of_a_long_history(long_history, monkeypatch):
+    memory, person = Memory("agent", url=long_history.url), quiet(ConversableAgent, "user")
+    with serving_model() as model:
+        for max_tokens, expected in ((None, LONG + 1), (20_000, range(350, 2000))):
+            monkeypatch.setattr(_agent, "_default_max_tokens", lambda _client, given=max_tokens: given)
+            agent = PersistentAgent("assistant", llm_config=model.config, memory=memory, resume=True)
+            agent.receive("hello", person, request_reply=True)
+            count = len(model.last_texts())
+            assert count == expected if isinstance(expected, int) else count in expected
+            agent.clear_history(nr_messages_to_preserve=LONG)
+
+
+def test_a_history_whose_start_cannot_be_read_is_said_to_be_missing(long_history, caplog):
+    person = quiet(ConversableAgent, "user")
+    for strict in (False, True):
+        link = SlowLink(long_history.port)
+        agent = quiet(PersistentAgent, "assistant", memory=Memory("agent", url=link.url, strict=strict))
+        agent.receive("hello", person, request_reply=False)
+        link.cut()
+        if strict:
+            with pytest.raises(Unavailable):
+                agent.chat_messages[person]
+        else:
+            assert 100 < len(agent.chat_messages[person]) < LONG
+            assert "WITHOUT their stored history" in caplog.text
 
 
 @pytest.mark.parametrize("options", [{}, {"recall": True, "remember": True}])

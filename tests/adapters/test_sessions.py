@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from harness import serving
 from scrubjay import InvalidInput, Memory
-from scrubjay.adapters._records import SavedMessages
+from scrubjay.adapters import _records
+from scrubjay.adapters._records import Elsewhere, SavedMessages
 from scrubjay.adapters._sessions import Session, State, join_names, namespace_of, quote_name
 from scrubjay.adapters._tools import UNREACHABLE, memory_tools
 from scrubjay.conversations import new_id, time_of
@@ -46,59 +47,94 @@ def test_ids_are_in_the_order_of_time():
     assert time_of("") is None
 
 
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("say"), st.integers(0, 2)),
-        st.tuples(st.sampled_from(["clear view", "erase", "restart", "refresh", "resume"]), st.just(0)),
-    ),
-    max_size=14,
-)
+class TwoProcesses:
+    """A record and the list of a framework, compared with what should be stored and shown."""
+
+    STEPS = ("say", "say", "say", "clear_view", "erase", "restart", "refresh", "resume", "read", "elsewhere")
+
+    def __init__(self, memory):
+        self.memory = memory
+        self.session = Session(memory, "default")
+        self.stored, self.start = [], 0
+        """The view has the stored messages from `start` on, as far as they have been read."""
+        self.restart()
+
+    def _append(self, record, view):
+        view.append({"role": "user", "content": f"message {len(self.stored)}"})
+        with self.session.transaction() as t:
+            assert len(record.sync(t, view)) == 1
+        self.stored.append(view[-1])
+
+    def check(self):
+        assert [row["message"] for row in self.memory.get("log", [])] == self.stored
+        shown = self.stored[self.start :]
+        assert self.view == shown[len(shown) - len(self.view) :]
+
+    def say(self):
+        self._append(self.record, self.view)
+        assert self.record.elsewhere is Elsewhere.NOTHING
+
+    def clear_view(self):
+        self.record.hide()
+        self.view.clear()
+        self.start = len(self.stored)
+
+    def erase(self):
+        self.view.clear()
+        with self.session.transaction() as t:
+            self.record.replace(t, [])
+        self.stored, self.start = [], 0
+
+    def restart(self):
+        self.record = SavedMessages(self.session, "log")
+        self.view, self.start = list(self.record.visible), 0
+
+    def read(self):
+        self.record.read_last(self.view, 2, None)
+        self.record.read_earlier(self.view)
+        assert not self.record.has_earlier
+        assert self.view == self.stored[self.start :]
+
+    def refresh(self):
+        self._append(SavedMessages(self.session, "log"), [])
+        assert self.record.refresh(self.view) >= 1
+        assert self.view[-1] == self.stored[-1]
+
+    def elsewhere(self):
+        with pytest.MonkeyPatch.context() as other:
+            other.setattr(_records._ids, "_process", "0d1e2f")
+            self._append(SavedMessages(self.session, "log"), [])
+        is_length_known = self.record._length is not None
+        self._append(self.record, self.view)
+        assert self.record.notice(self.view) == is_length_known
+        self.record.refresh(self.view)
+
+    def resume(self):
+        self.record.replay()
+        self.view.clear()
+        self.start = 0
+        for message in [dict(message) for message in self.stored]:
+            self.view.append(message)
+            with self.session.transaction() as t:
+                assert self.record.sync(t, self.view) == []
 
 
+@pytest.mark.parametrize("sizes", [(200, 2000), (2, 3)])
 @settings(max_examples=60)
-@given(STEPS)
-def test_a_record_has_each_message_once_whatever_happens_to_the_view(steps):
-    """Two processes that say something, clear their views, erase, restart, refresh and resume."""
-    with TemporaryDirectory() as folder, Memory("agent", path=f"{folder}/m.db", durability="fast") as memory:
-        session = Session(memory, "default")
-        stored = []
-        record = SavedMessages(session, "log")
-        view = list(record.visible)
-        for number, (step, _) in enumerate(steps):
-            if step == "say":
-                view.append({"role": "user", "content": f"message {number}"})
-                with session.transaction() as t:
-                    assert len(record.sync(t, view)) == 1
-                stored.append(view[-1])
-            elif step == "clear view":
-                record.hide()
-                view.clear()
-            elif step == "erase":
-                view.clear()
-                with session.transaction() as t:
-                    record.replace(t, [])
-                stored = []
-            elif step == "restart":
-                record = SavedMessages(session, "log")
-                view = list(record.visible)
-                assert view == stored
-            elif step == "refresh":
-                other, others = SavedMessages(session, "log"), list(stored)
-                others.append({"role": "user", "content": f"other {number}"})
-                with session.transaction() as t:
-                    other.sync(t, others[-1:])
-                stored.append(others[-1])
-                assert record.refresh(view) == 1
-                assert view[-1] == others[-1]
-            else:
-                messages = [dict(message) for message in stored]
-                record.replay()
-                view.clear()
-                for message in messages:
-                    view.append(message)
-                    with session.transaction() as t:
-                        assert record.sync(t, view) == []
-            assert [row["message"] for row in memory.get("log", [])] == stored
+@given(steps=st.lists(st.sampled_from(TwoProcesses.STEPS), max_size=20))
+def test_a_record_has_each_message_once_whatever_happens_to_the_view(sizes, steps):
+    """Two processes that say something, clear their views, erase, restart, refresh, resume, and read the end first."""
+    with (
+        TemporaryDirectory() as folder,
+        Memory("agent", path=f"{folder}/m.db", durability="fast") as memory,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(_records, "FIRST_MESSAGES", sizes[0])
+        patch.setattr(_records, "PAGE_MESSAGES", sizes[1])
+        processes = TwoProcesses(memory)
+        for step in steps:
+            getattr(processes, step)()
+            processes.check()
 
 
 def test_a_state_writes_what_has_changed_and_raises_for_what_json_cannot_represent(memory):

@@ -1129,7 +1129,8 @@ def test_pages_of_items_hold_what_is_queued_behind_a_quota(tmp_path, before, aft
         assert list(copy.items(after=start, limit=limit, reverse=reverse)) == expected[:limit]
         assert copy.keys() == sorted(model)
         assert copy.length("l") == len(model.get("l", []))
-        assert copy.slice("m", -2) == model.get("m", [])[-2:]
+        for start_at, stop in ((-2, None), (0, 3), (2, 4), (5, 9), (1, -1)):
+            assert copy.slice("m", start_at, stop) == model.get("m", [])[start_at:stop]
         assert copy.get("o") == model.get("o")
         queued = {write.key for write in copy.pending()} - {""}
         for key in queued:

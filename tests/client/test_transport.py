@@ -165,6 +165,36 @@ def test_an_answer_that_drips_is_given_up_after_the_timeout(part, way, monkeypat
         transport.close()
 
 
+@pytest.mark.parametrize(("size", "pause", "count", "is_whole"), [(120, 0.02, 200, True), (1_000_000, 60, 2, False)])
+def test_an_answer_may_be_slow_but_not_silent(size, pause, count, is_whole):
+    """5,000 bytes a second without a pause of the timeout; then a megabyte at once, and nothing more."""
+    given_up = threading.Event()
+
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {size * count}\r\n\r\n".encode())
+            for _ in range(count):
+                connection.sendall(b"x" * size)
+                if given_up.wait(pause):
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,))
+        thread.start()
+        transport = open_transport(f"http://127.0.0.1:{listener.getsockname()[1]}", 2)
+        if is_whole:
+            assert len(transport.send("GET", "/", b"", {}).data) == size * count
+        else:
+            with pytest.raises(ResponseLost, match="timed out"):
+                transport.send("GET", "/", b"", {})
+            assert thread.is_alive(), "it was given up before the server went on"
+        given_up.set()
+        thread.join(timeout=20)
+        transport.close()
+
+
 class Proxy(http.server.BaseHTTPRequestHandler):
     seen: list[str] = []  # noqa: RUF012 - shared by design
 

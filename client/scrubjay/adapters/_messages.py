@@ -191,7 +191,7 @@ def _latest(messages: Sequence[Message], max_messages: int | None, max_tokens: i
     kept: list[Message] = []
     tokens = 0
     for exchange in _latest_exchanges(messages):
-        tokens += sum(map(_tokens, exchange))
+        tokens += sum(map(count_tokens_of, exchange))
         too_many = max_messages is not None and len(kept) + len(exchange) > max_messages
         if kept and (too_many or (max_tokens is not None and tokens > max_tokens)):
             break
@@ -211,7 +211,8 @@ def _latest_exchanges(messages: Sequence[Message]) -> Iterator[list[Message]]:
         yield exchange
 
 
-def _tokens(message: Message) -> int:
+def count_tokens_of(message: Message) -> int:
+    """The tokens of a message, estimated."""
     parts = (message.get(part) for part in ("content", "tool_calls", "function_call"))
     return TOKENS_PER_MESSAGE + sum(count_tokens(str(part)) for part in parts if part)
 

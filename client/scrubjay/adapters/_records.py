@@ -3,18 +3,64 @@
 Every saved message has an id. In this process a message is known by its object; in the store, and to other processes,
 by its id. So a message is saved once however often its list is looked at, and rows that are read twice (once from the
 store, once from the queue of writes that are not sent yet) are one message.
+
+A long conversation is read from its end: first what a prompt needs, the rest when it is asked for. Each append returns
+the length of the list, which tells without another request whether other processes have written to it or erased it.
 """
 
 from __future__ import annotations
 
+import itertools
+import logging
+import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
+from enum import Enum
 from typing import Any, NamedTuple
 
-from scrubjay.adapters._messages import Message, snapshot
-from scrubjay.adapters._sessions import Session, is_on_event_loop
-from scrubjay.conversations import IDS, MESSAGES, SPEAKERS, new_id
-from scrubjay.transaction import Transaction
+from scrubjay.adapters._messages import Message, count_tokens_of, snapshot
+from scrubjay.adapters._sessions import Session, Writes, is_on_event_loop
+from scrubjay.conversations import IDS, MESSAGES, SPEAKERS
+from scrubjay.fork_safety import ForkSafe
+
+FIRST_MESSAGES = 200
+"""Messages that are read at first, from the end of a conversation: enough for many prompts, and about 50 KB."""
+PAGE_MESSAGES = 2000
+"""Messages in one request for the rest of a conversation: 5,000 messages are three requests."""
+
+log = logging.getLogger("scrubjay")
+
+
+class _Ids(ForkSafe):
+    """Makes ids that tell whether this process has made them; a forked child is another process."""
+
+    def __init__(self) -> None:
+        self.reset()
+        self.register_at_fork()
+
+    def reset(self) -> None:
+        self._process = os.urandom(3).hex()
+        self._numbers = itertools.count(int.from_bytes(os.urandom(3)))
+
+    def new(self) -> str:
+        """An id in the form of `conversations.new_id`, with the process and a number in place of what is random."""
+        return f"{time.time_ns() // 1_000_000:012x}-{self._process}{next(self._numbers) & 0xFFFFFF:06x}"
+
+    def is_own(self, id_: str) -> bool:
+        return id_[13:19] == self._process
+
+
+_ids = _Ids()
+new_id = _ids.new
+
+
+class Elsewhere(Enum):
+    """What another process has done to a conversation, as the length of its list tells."""
+
+    NOTHING = "nothing"
+    ADDED = "added messages"
+    ERASED = "erased messages"
 
 
 class Row(NamedTuple):
@@ -23,6 +69,14 @@ class Row(NamedTuple):
     id: str
     message: Message
     speaker: str = ""
+
+
+class Stored(NamedTuple):
+    """Rows as they were read from the end of a list."""
+
+    rows: list[Row]
+    length: int | None
+    """How many items the list has if all were read; None if there may be more before these."""
 
 
 class Replay:
@@ -63,7 +117,8 @@ class Replay:
 class SavedMessages:
     """The record of a conversation between two agents: a list of objects with `id` and `message`."""
 
-    __slots__ = ("_hidden", "_known", "_replay", "_session", "is_complete", "key", "rows")
+    __slots__ = ("_has_unread", "_hidden", "_hides_unread", "_known", "_length", "_replay", "_session", "elsewhere",
+                 "is_complete", "key", "rows")  # fmt: skip
 
     def __init__(self, session: Session, key: str, *, is_hidden: bool = False) -> None:
         self._session = session
@@ -76,7 +131,13 @@ class SavedMessages:
         """Ids of messages that were cleared from the framework's list, in this process only."""
         self._replay: Replay | None = None
         self.is_complete = False
-        """Whether the stored messages could be read."""
+        """Whether the stored messages could be read, from the end at least."""
+        self._has_unread = self._hides_unread = False
+        """Whether there are messages before the first row that have not been read, and whether they stay hidden."""
+        self._length: int | None = None
+        """How many items the stored list has if no other process writes to it; None if that is not known."""
+        self.elsewhere = Elsewhere.NOTHING
+        """What another process has done that the framework's list does not show yet."""
         self._load()
         if is_hidden:
             self.hide()
@@ -98,14 +159,23 @@ class SavedMessages:
     def hide(self) -> None:
         """Leave the saved messages out of the framework's list from now on; they stay stored."""
         self._hidden |= {row.id for row in self.rows}
+        self._hides_unread = True
+
+    @property
+    def has_earlier(self) -> bool:
+        """Whether the framework's list lacks messages at its start that have not been read yet."""
+        return self._has_unread and not self._hides_unread
 
     def replay(self, *, leaves_out_own: bool = False) -> None:
         """Expect the framework to hand over the saved messages again."""
+        if self._has_unread:
+            self._put_before(None, self._read_from_start())
         messages = [row.message for row in self.rows]
         self._replay = Replay(messages, leaves_out_own=leaves_out_own) if messages else None
         self._hidden.clear()
+        self._hides_unread = False
 
-    def sync(self, t: Transaction, view: list[Message], speaker: str = "") -> list[Row]:
+    def sync(self, t: Writes, view: list[Message], speaker: str = "") -> list[Row]:
         """Save the messages at the end of the framework's list that are not saved yet, and return their rows."""
         if not is_on_event_loop():
             self.catch_up(view)
@@ -129,21 +199,23 @@ class SavedMessages:
             self._replay = None
         return True
 
-    def _cut_to_replayed(self, t: Transaction) -> None:
+    def _cut_to_replayed(self, t: Writes) -> None:
         """The user resumed from an earlier message: the messages after it are replaced by what follows now."""
         assert self._replay is not None  # noqa: S101
         left = {id(message) for message in self._replay.left}
         self.replace(t, [row.message for row in self.rows if id(row.message) not in left])
 
-    def replace(self, t: Transaction, messages: Iterable[Message]) -> None:
+    def replace(self, t: Writes, messages: Iterable[Message]) -> None:
         """Store only these messages, which are saved already."""
         self.rows = [self._known[id(message)] for message in messages if id(message) in self._known]
         self._known = {id(row.message): row for row in self.rows}
         self._hidden.clear()
         self._replay = None
+        self._has_unread = self._hides_unread = False
         self._store_all(t)
+        self._length = len(self.rows)
 
-    def _add(self, t: Transaction, message: Message, speaker: str = "") -> Row:
+    def _add(self, t: Writes, message: Message, speaker: str = "") -> Row:
         row = Row(new_id(), message, speaker or str(message.get("name", "")))
         self.rows.append(row)
         self._known[id(message)] = row
@@ -158,52 +230,166 @@ class SavedMessages:
 
     def catch_up(self, view: list[Message]) -> int:
         """Put messages before the framework's if they could not be read at first; returns how many."""
-        return 0 if self.is_complete else self.refresh(view)
+        return 0 if self.is_complete else self._update(view, self._load)
 
     def refresh(self, view: list[Message]) -> int:
-        """Read the record again and put messages of other processes into the framework's list; returns how many."""
+        """Read the record again and put messages of other processes into the framework's list; returns how many.
+
+        What other processes have erased is dropped.
+        """
+        return self._update(view, self._reload)
+
+    def notice(self, view: list[Message]) -> int:
+        """Do to the framework's list what another process has done to the conversation; returns how many were added."""
+        if self.elsewhere is Elsewhere.NOTHING or not self._session.is_saved:  # then a row may still be under way
+            return 0
+        found, self.elsewhere = self.elsewhere, Elsewhere.NOTHING
+        return self._update(view, self._reload if found is Elsewhere.ERASED else self._read_added)
+
+    def read_earlier(self, view: list[Message] | None = None) -> int:
+        """Read all messages that have not been read so far, and put them before the others; returns how many."""
+        if not self.has_earlier:
+            return 0
+        return self._put_before(view, self._read_from_start())
+
+    def read_last(self, view: list[Message], max_messages: int | None, max_tokens: int | None) -> int:
+        """Read as many messages from the end as fill these limits; returns how many were put before the others."""
+        added = 0
+        while self.has_earlier and (missing := _missing(self.visible, max_messages, max_tokens)):
+            found = self._read_last(len(self.rows) + missing)
+            if found is None:
+                break
+            earlier = self._rows_before_known(found.rows)
+            if len(earlier) == len(found.rows):  # erased meanwhile
+                break
+            added += self._put_before(view, earlier, has_earlier=found.length is None and bool(earlier))
+        return added
+
+    def _put_before(self, view: list[Message] | None, earlier: list[Row] | None, *, has_earlier: bool = False) -> int:
+        if earlier is None:
+            return 0
+        first = next(iter(self.visible), None)
+        self.rows[:0] = earlier
+        self._known |= {id(row.message): row for row in earlier}
+        self._has_unread = has_earlier
+        if view is not None:  # in front of what follows it; a framework may have put a message before that
+            at = next((i for i, message in enumerate(view) if message is first), 0)
+            view[at:at] = [row.message for row in earlier]
+        return len(earlier)
+
+    def _read_from_start(self) -> list[Row] | None:
+        """The rows before the first known one; None if the memory cannot be read."""
+        earlier: list[Row] = []
+        for start in itertools.count(0, PAGE_MESSAGES):
+            page = self._session.slice(self.key, start, start + PAGE_MESSAGES)
+            if page is None:
+                return None
+            rows = _to_rows(page)
+            new = self._rows_before_known(rows)
+            earlier += new
+            if len(new) < len(rows) or len(page) < PAGE_MESSAGES:
+                break
+        return earlier
+
+    def _rows_before_known(self, rows: list[Row]) -> list[Row]:
+        known = {row.id for row in self.rows}
+        return list(itertools.takewhile(lambda row: row.id not in known, rows))
+
+    def _update(self, view: list[Message], read: Callable[[], bool]) -> int:
+        """Read rows, and give the framework's list those that it has not had; what was cleared from it stays out."""
         before = {row.id for row in self.rows}
         unsaved = [message for message in view if id(message) not in self._known]
         cleared = self._hidden | (
             before - {self._known[id(message)].id for message in view if id(message) in self._known}
         )
-        if not self._load():
+        if not read():
             return 0
-        self._hidden = cleared
-        added = len(self.rows) - len(before)
-        if added:
+        now = {row.id for row in self.rows}
+        self._hidden |= cleared & now
+        if now != before:
             view[:] = [*self.visible, *unsaved]
-        return added
+        return len(now - before)
 
     def _load(self) -> bool:
-        """Read the record; False if the memory cannot be read. Rows that are known keep their message objects."""
-        stored = self._read()
+        """Read the end of the record; False if the memory cannot be read."""
+        stored = self._read_last(FIRST_MESSAGES)
+        return stored is not None and self._merge(stored)
+
+    def _reload(self) -> bool:
+        """Read all of the record again, and drop rows that are no longer stored."""
+        stored = self._read_last(None)
         if stored is None:
             return False
+        if self._session.is_saved:  # else a row may be missing because it is still under way
+            self._keep({row.id for row in stored.rows})
+        return self._merge(stored)
+
+    def _keep(self, stored: set[str]) -> None:
+        """Drop rows that are no longer stored."""
+        dropped = len(self.rows)
+        self.rows = [row for row in self.rows if row.id in stored]
+        dropped -= len(self.rows)
+        if dropped:
+            log.warning(
+                "%r: %d messages of %r were erased by another process; this one goes on without them",
+                self._session.memory, dropped, self._session.key(self.key),
+            )  # fmt: skip
+
+    def _read_added(self) -> bool:
+        """Read what other processes have added at the end; what another agent of this process has added stays out.
+
+        Two objects of one name that talk at the same time are kept apart in this process, until `refresh`.
+        """
+        known = {row.id for row in self.rows}
+        count = 50
+        while True:
+            stored = self._read_last(count)
+            if stored is None:
+                return False
+            if stored.length is not None or any(row.id in known for row in stored.rows[:1]):
+                break
+            count *= 8
+        rows = [row for row in stored.rows if row.id in known or not _ids.is_own(row.id)]
+        return self._merge(stored._replace(rows=rows))
+
+    def _merge(self, stored: Stored) -> bool:
+        """Put the rows of the store in their order; those that are known keep their message objects."""
         known = {row.id: row for row in self.rows}
-        rows = {row.id: known.get(row.id, row) for row in stored}
-        self.rows = list((rows | known).values())
+        found = {row.id: known.get(row.id, row) for row in stored.rows}
+        start = next((i for i, row in enumerate(self.rows) if row.id in found), 0)
+        is_all = stored.length is not None
+        before = [] if is_all else self.rows[:start]
+        after = [row for row in self.rows[len(before) :] if row.id not in found]
+        if self._hides_unread and known:
+            self._hidden |= set(itertools.takewhile(lambda id_: id_ not in known, found))
+        self._has_unread = not is_all and (self._has_unread or not self.is_complete)
+        self.rows = [*before, *found.values(), *after]
         self._known = {id(row.message): row for row in self.rows}
+        self._length = stored.length if is_all else self._length
         self.is_complete = True
         return True
 
+    def _saved(self, length: int | None) -> None:
+        """Called after each append with the length of the list, or None if the append is queued."""
+        expected = None if self._length is None else self._length + 1
+        self._length = expected if length is None else length
+        if length is not None and expected not in (None, length):
+            is_erased = length < (expected or 0) or self.elsewhere is Elsewhere.ERASED
+            self.elsewhere = Elsewhere.ERASED if is_erased else Elsewhere.ADDED
+
     # ------------------------------------------------------------ the form in which it is stored
 
-    def _read(self) -> list[Row] | None:
-        found = self._session.get_many(self.key)
-        if found is None:
+    def _read_last(self, count: int | None) -> Stored | None:
+        """The last rows, or all; None if the memory cannot be read."""
+        items = self._session.get_list(self.key) if count is None else self._session.tail(self.key, count)
+        if items is None:
             return None
-        stored = self._session.items_of(self.key, found.get(self.key), dict)
-        return [
-            Row(row["id"], row["message"])
-            for row in stored
-            if isinstance(row.get("id"), str) and isinstance(row.get("message"), dict)
-        ]
+        return Stored(_to_rows(items), len(items) if count is None or len(items) < count else None)
 
-    def _store(self, t: Transaction, row: Row) -> None:
-        t.append(self._session.key(self.key), {"id": row.id, "message": snapshot(row.message)})
+    def _store(self, t: Writes, row: Row) -> None:
+        t.append_counted(self._session.key(self.key), {"id": row.id, "message": snapshot(row.message)}, self._saved)
 
-    def _store_all(self, t: Transaction) -> None:
+    def _store_all(self, t: Writes) -> None:
         key = self._session.key(self.key)
         t.set(key, [{"id": row.id, "message": snapshot(row.message)} for row in self.rows] or None)
 
@@ -217,23 +403,26 @@ class GroupMessages(SavedMessages):
     def speakers(self) -> list[str]:
         return [row.speaker for row in self.rows]
 
-    def _read(self) -> list[Row] | None:
+    def _read_last(self, _count: int | None) -> Stored | None:
+        """All rows: three lists are read at one moment only as a whole."""
         found = self._session.get_many(MESSAGES, MESSAGES + IDS, SPEAKERS)
         if found is None:
             return None
         messages = self._session.items_of(MESSAGES, found.get(MESSAGES), dict)
         ids = self._session.items_of(MESSAGES + IDS, found.get(MESSAGES + IDS), str)
         speakers = self._session.items_of(SPEAKERS, found.get(SPEAKERS), str)
-        return [
+        rows = [
             Row(_item(ids, i, f"line {i}"), message, _item(speakers, i, str(message.get("name", ""))))
             for i, message in enumerate(messages)
         ]
+        return Stored(rows, len(rows))
 
-    def _store(self, t: Transaction, row: Row) -> None:
-        for key, item in ((MESSAGES, snapshot(row.message)), (MESSAGES + IDS, row.id), (SPEAKERS, row.speaker)):
-            t.append(self._session.key(key), item)
+    def _store(self, t: Writes, row: Row) -> None:
+        t.append_counted(self._session.key(MESSAGES), snapshot(row.message), self._saved)
+        t.append(self._session.key(MESSAGES + IDS), row.id)
+        t.append(self._session.key(SPEAKERS), row.speaker)
 
-    def _store_all(self, t: Transaction) -> None:
+    def _store_all(self, t: Writes) -> None:
         lists: dict[str, Callable[[Row], Any]] = {
             MESSAGES: lambda row: snapshot(row.message),
             MESSAGES + IDS: lambda row: row.id,
@@ -241,6 +430,27 @@ class GroupMessages(SavedMessages):
         }
         for key, field in lists.items():
             t.set(self._session.key(key), [field(row) for row in self.rows] or None)
+
+
+def _to_rows(items: Sequence[Any]) -> list[Row]:
+    return [
+        Row(item["id"], item["message"])
+        for item in items
+        if isinstance(item, dict) and isinstance(item.get("id"), str) and isinstance(item.get("message"), dict)
+    ]
+
+
+def _missing(messages: Sequence[Message], max_messages: int | None, max_tokens: int | None) -> int:
+    """How many more messages it takes, by estimate, to fill these limits; 0 if they are filled."""
+    counts = []
+    if max_messages is not None:
+        # With one more exchange, of which a model is sent all or nothing.
+        counts.append(max_messages + FIRST_MESSAGES // 2 - len(messages))
+    if max_tokens is not None:
+        tokens = sum(map(count_tokens_of, messages))
+        left = max_tokens - tokens
+        counts.append(FIRST_MESSAGES + left * len(messages) // max(tokens, 1) if left >= 0 else 0)
+    return max(min(counts, default=0), 0)
 
 
 def _item(items: list[str], index: int, default: str) -> str:

@@ -82,6 +82,24 @@ def is_on_event_loop() -> bool:
     return asyncio._get_running_loop() is not None
 
 
+Saved = Callable[[int | None], None]
+"""Called after an append with the new length of the list, or None if the append is queued."""
+
+
+class Writes(Transaction):
+    """The writes that are saved together, and who is told the new lengths of lists."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory.namespace, memory._executor.run, None)
+        self.callbacks: dict[int, Saved] = {}
+        """By the identity of the command."""
+
+    def append_counted(self, key: str, item: Any, saved: Saved) -> None:
+        """Add an item to the end of a list, and call `saved` afterwards."""
+        self.append(key, item)
+        self.callbacks[id(self.commands[-1])] = saved
+
+
 class Session:
     """One conversation's part of a memory.
 
@@ -98,7 +116,7 @@ class Session:
         self.name = name
         self.is_strict = is_strict(memory)
         self._memory = _copies.copy_of(memory)
-        self._unsaved: deque[Command] = deque()  # whose methods are atomic
+        self._unsaved: deque[tuple[Command, Saved | None]] = deque()  # whose methods are atomic
         self._lock = threading.Lock()
         self._saving: list[Future[None]] = []
         self.restoring = threading.RLock()
@@ -125,24 +143,32 @@ class Session:
     # ------------------------------------------------------------ writing
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self) -> Iterator[Writes]:
         """Save what the block writes, all of it or nothing, without raising."""
         with saving(self) as transaction_of:
             yield transaction_of(self)
 
-    def new_transaction(self) -> Transaction:
-        return self._memory.transaction()
+    def new_transaction(self) -> Writes:
+        return Writes(self._memory)
 
-    def save_in_thread(self, writes: Transaction) -> Future[None]:
+    @property
+    def is_saved(self) -> bool:
+        """Whether nothing is being saved by a thread or waits in this process for the next attempt."""
+        return not self._unsaved and all(future.done() for future in self._saving)
+
+    def save_in_thread(self, writes: Writes) -> Future[None]:
         """Save in a thread; `wait` waits for it."""
-        self._unsaved.extend(writes.commands)
+        self._add_unsaved(writes)
         self._saving = [future for future in self._saving if not future.done()]
         self._saving.append(_threads.pool.submit(self._save, writes))
         return self._saving[-1]
 
-    def save_now(self, writes: Transaction) -> None:
-        self._unsaved.extend(writes.commands)
+    def save_now(self, writes: Writes) -> None:
+        self._add_unsaved(writes)
         self._save(writes)
+
+    def _add_unsaved(self, writes: Writes) -> None:
+        self._unsaved.extend((command, writes.callbacks.get(id(command))) for command in writes.commands)
 
     def wait_for(self, future: Future[None]) -> None:
         """Let `wait` wait for what another session saves, too."""
@@ -158,33 +184,38 @@ class Session:
         for future in self._saving:
             await asyncio.wrap_future(future)
 
-    def _save(self, writes: Transaction) -> None:
+    def _save(self, writes: Writes) -> None:
         with self._lock:
-            commands = [self._unsaved.popleft() for _ in range(len(self._unsaved))]
+            unsaved = [self._unsaved.popleft() for _ in range(len(self._unsaved))]
             try:
-                self._run(writes, commands)
+                self._run(writes, unsaved)
             except ScrubjayError as error:
-                self._unsaved.extendleft(reversed(commands))
+                self._unsaved.extendleft(reversed(unsaved))
                 log.error(  # noqa: TRY400 - the message has the cause
                     "%r: a message is neither stored nor queued: %s. It is tried again with the next one",
                     self.memory,
                     error,
                 )
 
-    def _run(self, writes: Transaction, commands: list[Command]) -> None:
+    def _run(self, writes: Writes, unsaved: list[tuple[Command, Saved | None]]) -> None:
         try:
-            writes.run(commands)
+            writes.run([command for command, _ in unsaved])
         except Unavailable:
             raise
         except ScrubjayError:  # final: a value of the user's is in the way of one of them, and not of the others
-            for command in commands:
-                self._run_alone(writes, command)
+            for each in unsaved:
+                self._run_alone(writes, each)
+        else:
+            results = writes.results or [None] * len(unsaved)
+            for (_, saved), result in zip(unsaved, results, strict=True):
+                if saved is not None:
+                    saved(result)
 
-    def _run_alone(self, writes: Transaction, command: Command) -> None:
+    def _run_alone(self, writes: Writes, unsaved: tuple[Command, Saved | None]) -> None:
         try:
-            writes.run([command])
+            writes.run([unsaved[0]])
         except Unavailable:
-            self._unsaved.append(command)
+            self._unsaved.append(unsaved)
         except ScrubjayError as error:
             log.error("%r: not saved: %s", self.memory, error)  # noqa: TRY400
 
@@ -213,6 +244,31 @@ class Session:
         """The values that exist, by name; None when the memory cannot be read."""
         found = self.read(lambda memory: memory.get_many([self.key(name) for name in names]), None)
         return None if found is None else {key[len(self._prefix) :]: value for key, value in found.items()}
+
+    def get_list(self, name: str) -> list[Any] | None:
+        """The items of a list; None when the memory cannot be read."""
+        found = self.get_many(name)
+        if found is None:
+            return None
+        items = found.get(name)
+        self.items_of(name, items, dict)
+        return items if isinstance(items, list) else []
+
+    def tail(self, name: str, count: int) -> list[Any] | None:
+        """The last items of a list; None when the memory cannot be read."""
+        return self._read_items(name, lambda memory: memory.tail(self.key(name), count))
+
+    def slice(self, name: str, start: int, stop: int) -> list[Any] | None:
+        """Some items of a list; None when the memory cannot be read."""
+        return self._read_items(name, lambda memory: memory.slice(self.key(name), start, stop))
+
+    def _read_items(self, name: str, ask: Callable[[Memory], list[Any]]) -> list[Any] | None:
+        try:
+            found = self.read(ask, None)
+        except Conflict:  # a value of the user's
+            return self.items_of(name, {}, dict)
+        self.items_of(name, found, dict)
+        return found
 
     def names(self, prefix: str) -> list[str] | None:
         """The names that start with a prefix; None when the memory cannot be read."""
@@ -276,15 +332,15 @@ class Session:
 
 
 @contextlib.contextmanager
-def saving(owner: Session) -> Iterator[Callable[[Session], Transaction]]:
+def saving(owner: Session) -> Iterator[Callable[[Session], Writes]]:
     """Save what the block writes for several sessions, without raising: one request for each memory, all at once.
 
     The block gets a function from a session to the transaction of its memory. When it ends, all is saved; under an
     event loop it is being saved, and `wait` of the owner waits for all of it.
     """
-    first: dict[Memory, tuple[Session, Transaction]] = {}
+    first: dict[Memory, tuple[Session, Writes]] = {}
 
-    def transaction_of(session: Session) -> Transaction:
+    def transaction_of(session: Session) -> Writes:
         return first.setdefault(session._memory, (session, session.new_transaction()))[1]
 
     yield transaction_of

@@ -247,7 +247,18 @@ class OutboxExecutor(Executor):
 
     def _slice(self, command: Command) -> list[Any]:
         key, start, stop = command.arguments
-        return _as_list(key, self._overlay(command.namespace, [key])[key])[start:stop]
+        queued = self._sender.queued(command.namespace)
+        if start < 0 or stop is None or stop < 0 or overlaid(queued, key, UNKNOWN) is not UNKNOWN:
+            return _as_list(key, self._overlay(command.namespace, [key])[key])[start:stop]
+        with self._exclusive(command.namespace) as queued:
+            found: list[Any] = self._ask(command)
+            if len(found) >= stop - start:
+                return found
+            end = start + len(found)
+            if start and not found:
+                end = self._ask(LENGTH(command.namespace, key))
+        added = _as_list(key, overlaid(queued, key, []))
+        return [*found, *added[max(start - end, 0) :]][: max(stop - start, 0)]
 
     def _length(self, command: Command) -> int:
         """The target tells a number, which stands for a list of so many items."""

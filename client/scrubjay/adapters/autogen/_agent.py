@@ -19,9 +19,9 @@ from urllib.parse import unquote
 from autogen import ConversableAgent, GroupChatManager
 
 from scrubjay.adapters._messages import Message, for_model, new_messages, snapshot, text_of, uses_tools
-from scrubjay.adapters._records import Replay, Row, SavedMessages
-from scrubjay.adapters._sessions import join_names, quote_name
-from scrubjay.adapters.autogen._caller import Caller, find_caller, is_autogen, read_append
+from scrubjay.adapters._records import Elsewhere, Replay, Row, SavedMessages, new_id
+from scrubjay.adapters._sessions import Session, Writes, is_on_event_loop, join_names, quote_name
+from scrubjay.adapters.autogen._caller import Caller, find_caller, is_autogen, is_outside, read_append
 from scrubjay.adapters.autogen._persistent import (
     PersistentMixin,
     SessionPart,
@@ -29,9 +29,8 @@ from scrubjay.adapters.autogen._persistent import (
     is_persistent,
     owns_record,
 )
-from scrubjay.conversations import DEFAULT, HISTORY, IDS, WITH, new_id
+from scrubjay.conversations import DEFAULT, HISTORY, IDS, WITH
 from scrubjay.memory import Memory
-from scrubjay.transaction import Transaction
 from scrubjay.validation import MAX_NOTE_BYTES, check_count
 
 CONTEXT_TOKENS = 400
@@ -58,6 +57,9 @@ class Conversations(dict[Any, list[Message]]):
 
     A peer gets the messages that are stored for its name. Iterating includes stored conversations whose peer is not
     known in this process, under a SavedPeer.
+
+    Of a long conversation AutoGen gets the end, as much as a prompt needs; code outside AutoGen gets all of it. Both
+    get the same list.
     """
 
     def __init__(self, agent: Any) -> None:
@@ -68,6 +70,12 @@ class Conversations(dict[Any, list[Message]]):
     def _part(self) -> AgentPart:
         part: AgentPart = self._agent._scrubjay
         return part
+
+    def __getitem__(self, peer: Any) -> list[Message]:
+        view = super().__getitem__(peer)
+        if self._part.has_earlier(peer) and is_outside(sys._getframe(1)):
+            self._part.read_earlier(self, peer)
+        return view
 
     def __missing__(self, peer: Any) -> list[Message]:
         with self._part.session.restoring:
@@ -92,13 +100,23 @@ class Conversations(dict[Any, list[Message]]):
             if name not in known:
                 self[SavedPeer(name)]
 
+    def read_all(self) -> None:
+        """Read all that is stored."""
+        self.restore_all()
+        for peer in self.known_peers():
+            self._part.read_earlier(self, peer)
+
     def __contains__(self, peer: object) -> bool:
         if not self.knows(peer) and hasattr(peer, "name") and peer_name(peer) in self._part.stored_peers():
             self[peer]
         return self.knows(peer)
 
     def get(self, peer: Any, default: Any = None) -> Any:
-        return self[peer] if peer in self else default  # noqa: SIM401 - this is get
+        if peer not in self:
+            return default
+        if is_outside(sys._getframe(1)):
+            self._part.read_earlier(self, peer)
+        return self[peer]
 
     def __iter__(self) -> Iterator[Any]:
         self.restore_all()
@@ -115,15 +133,15 @@ class Conversations(dict[Any, list[Message]]):
         return KeysView(self)
 
     def values(self) -> Any:
-        self.restore_all()
+        self.read_all()
         return super().values()
 
     def items(self) -> Any:
-        self.restore_all()
+        self.read_all()
         return super().items()
 
     def __repr__(self) -> str:
-        self.restore_all()
+        self.read_all()
         return super().__repr__()
 
 
@@ -134,6 +152,29 @@ class Talk(NamedTuple):
     view: list[Message]
     start: int
     """How many messages the view had before."""
+
+
+class AfterSaving:
+    """Stands for the recipient of a message that is being saved while an event loop runs.
+
+    AutoGen appends a message to its history and hands it over in one step. The recipient gets it when it is saved, so
+    that nobody answers a message that a killed process loses.
+    """
+
+    def __init__(self, recipient: Any, session: Session) -> None:
+        self.recipient = recipient
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.recipient, name)
+
+    def receive(self, *args: Any, **kwargs: Any) -> Any:
+        self._session.wait()
+        return self.recipient.receive(*args, **kwargs)
+
+    async def a_receive(self, *args: Any, **kwargs: Any) -> Any:
+        await self._session.wait_async()
+        return await self.recipient.a_receive(*args, **kwargs)
 
 
 class AgentPart(SessionPart):
@@ -186,15 +227,65 @@ class AgentPart(SessionPart):
         if owns_record(peer):
             return []
         if self._peer_has_record(peer):
+            peer._scrubjay.read_earlier(_conversations(peer), agent)
             return [_as_peer(message) for message in _conversations(peer)[agent]]
         name = peer_name(peer)
         known = (other for other in conversations.known_peers() if not owns_record(other))
         same = next((other for other in known if peer_name(other) == name), None)
         # Two objects of one name have one conversation, unless they talk at the same time: see `talk`.
         view = list(self.record(peer).visible) if same is None else conversations[same]
+        if self._is_same_name_and_session(peer):
+            self.record(peer).read_earlier(view)
         if self._is_same_name_and_session(peer) and agent not in _conversations(peer).known_peers():
             _conversations(peer)[agent] = [_as_peer(message) for message in view]
         return view
+
+    def has_earlier(self, peer: Any) -> bool:
+        """Whether the list of messages for a peer lacks some at its start that have not been read yet."""
+        record = self._records.get(peer_name(peer)) if self._records else None
+        return record is not None and record.has_earlier
+
+    def read_earlier(self, conversations: Conversations, peer: Any) -> None:
+        """Read the messages for a peer that have not been read yet."""
+        if self.has_earlier(peer):
+            with self.session.restoring:
+                view = conversations[peer]
+                self._shift(conversations, view, self.record(peer).read_earlier(view))
+
+    def read_for_reply(self, agent: Any, peer: Any) -> None:
+        """Read as many messages for a peer as a reply needs: all, unless AutoGen alone reads them for a bounded one."""
+        if not self.has_earlier(peer):
+            return
+        conversations, client = _conversations(agent), getattr(agent, "client", None)
+        limits = limits_for(client, self.limits)
+        if _has_readers(agent) or (client is not None and limits == (None, None)):
+            self.read_earlier(conversations, peer)
+        elif client is not None:
+            with self.session.restoring:
+                view = conversations[peer]
+                self._shift(conversations, view, self.record(peer).read_last(view, *limits))
+
+    def _shift(self, conversations: Conversations, view: list[Message], count: int) -> None:
+        """Correct positions in a list of messages after so many were put before them."""
+        self._talks = [talk._replace(start=talk.start + count) if talk.view is view else talk for talk in self._talks]
+        for peer, start in self._starts.items():
+            if start is not None and conversations.knows(peer) and conversations[peer] is view:
+                self._starts[peer] = start + count
+
+    def is_changed_elsewhere(self, peer: Any) -> bool:
+        """Whether another process has written to the conversation with a peer, or erased it."""
+        record = self._records.get(peer_name(peer))
+        return record is not None and record.elsewhere is not Elsewhere.NOTHING
+
+    def notice(self, agent: Any, peer: Any) -> None:
+        """Put what another process has done to the conversation with a peer into the list of messages."""
+        with self.session.restoring:
+            record = self.record(peer)
+            if record.elsewhere is Elsewhere.ERASED:
+                self._starts.pop(peer, None)
+                self._peers = None
+                self.state.reset()
+            record.notice(_conversations(agent)[peer])
 
     def lacks_stored(self, peer: Any) -> bool:
         """Whether the stored messages for a peer could not be read so far."""
@@ -225,6 +316,7 @@ class AgentPart(SessionPart):
     def take_over(self, conversations: Conversations, peer: Any, given: list[Message]) -> None:
         """Save messages from before the agent was persistent, except those that are stored already."""
         view = conversations[peer]
+        self.read_earlier(conversations, peer)
         for message in list(new_messages(list(view), given)):
             view.append(message)
             self.save(view, peer, sending=message.get("role") == "assistant")
@@ -261,12 +353,12 @@ class AgentPart(SessionPart):
         self._replays.pop(peer, None)
         return owns_record(peer) and (sending or peer.groupchat._scrubjay.has_saved(view[-1]))
 
-    def _new_rows(self, t: Transaction, view: list[Message], peer: Any) -> list[Row]:
+    def _new_rows(self, t: Writes, view: list[Message], peer: Any) -> list[Row]:
         if owns_record(peer) or self._peer_has_record(peer):
             return [Row(new_id(), view[-1])]
         return self.record(peer).sync(t, view)
 
-    def save_line(self, t: Transaction, row: Row, sender: str) -> None:
+    def save_line(self, t: Writes, row: Row, sender: str) -> None:
         """Save a message as people read it, and as a note if asked for."""
         saved = snapshot(row.message)
         t.append(self.session.key(HISTORY), {"sender": sender, "message": _readable(saved)})
@@ -463,6 +555,7 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         start_agent(self, memory, session, recall=recall, remember=remember, resume=resume, **limits)
 
     def _append_oai_message(self, *args: Any, **kwargs: Any) -> bool:
+        args, kwargs = _with_recipient(args, kwargs)
         appended: bool = super()._append_oai_message(*args, **kwargs)
         if appended and "_scrubjay" in vars(self):
             peer, sending = read_append(args, kwargs)
@@ -471,6 +564,10 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
             except Exception:  # saving never breaks a chat, and a defect of ours least of all
                 log.exception("a message of %r is not saved", self.name)
         return appended
+
+    def _process_message_before_send(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _with_recipient(args, kwargs)
+        return super()._process_message_before_send(*args, **kwargs)
 
     def _generate_oai_reply_from_client(self, llm_client: Any, messages: Any, cache: Any, **kwargs: Any) -> Any:
         sent = self._scrubjay.for_model(messages, llm_client)
@@ -484,36 +581,55 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         """Receive a message; without a sender it is from an anonymous agent named "user"."""
         sender = sender or self._scrubjay.anonymous_user
         with self._scrubjay.talk(_conversations(self), sender):
+            self._scrubjay.read_for_reply(self, sender)
             return super().receive(message, sender, *args, **kwargs)
 
     async def a_receive(self, message: Any, sender: Any = None, *args: Any, **kwargs: Any) -> Any:
         sender = sender or self._scrubjay.anonymous_user
         await self._scrubjay_restore(sender)
         with self._scrubjay.talk(_conversations(self), sender):
+            if self._scrubjay.has_earlier(sender):
+                await asyncio.to_thread(self._scrubjay.read_for_reply, self, sender)
             result = await super().a_receive(message, sender, *args, **kwargs)
         await self._scrubjay.session.wait_async()
         return result
 
+    def send(self, message: Any, recipient: Any, *args: Any, **kwargs: Any) -> Any:
+        """Send a message; the recipient gets it when it is saved."""
+        if is_on_event_loop():
+            recipient = AfterSaving(recipient, self._scrubjay.session)
+        return super().send(message, recipient, *args, **kwargs)
+
     async def a_send(self, message: Any, recipient: Any, *args: Any, **kwargs: Any) -> Any:
         await self._scrubjay_restore(recipient)
-        return await super().a_send(message, recipient, *args, **kwargs)
+        waiting = AfterSaving(recipient, self._scrubjay.session)
+        return await super().a_send(message, waiting, *args, **kwargs)
 
     async def _scrubjay_restore(self, peer: Any) -> None:
         """Read the messages for a peer without holding up the event loop: they may come from a server."""
         conversations, part = _conversations(self), self._scrubjay
         if not conversations.knows(peer):
-            await asyncio.to_thread(conversations.__getitem__, peer)
+            await asyncio.to_thread(lambda: conversations[peer])
         elif part.lacks_stored(peer):
             await asyncio.to_thread(part.record(peer).catch_up, conversations[peer])
 
-    def generate_reply(self, *args: Any, **kwargs: Any) -> Any:
+    def generate_reply(self, messages: Any = None, sender: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Generate a reply; the message is saved before."""
-        self._scrubjay.session.wait()
-        return super().generate_reply(*args, **kwargs)
+        part = self._scrubjay
+        part.session.wait()
+        if sender is not None:
+            if part.is_changed_elsewhere(sender):
+                part.notice(self, sender)
+            part.read_for_reply(self, sender)
+        return super().generate_reply(messages, sender, *args, **kwargs)
 
     async def a_generate_reply(self, messages: Any = None, sender: Any = None, *args: Any, **kwargs: Any) -> Any:
         part = self._scrubjay
         await part.session.wait_async()
+        if sender is not None and part.is_changed_elsewhere(sender):
+            await asyncio.to_thread(part.notice, self, sender)
+        if sender is not None and part.has_earlier(sender):
+            await asyncio.to_thread(part.read_for_reply, self, sender)
         if part.with_context in self.hook_lists["process_all_messages_before_reply"]:
             about = messages if messages is not None else self._oai_messages[sender]
             await asyncio.to_thread(part.recall_ahead, about)
@@ -523,13 +639,16 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         """Start a chat. With `clear_history=True` written out, it starts empty; what is stored stays."""
         if _asks_to_clear(sys._getframe(1), args, kwargs):
             _clear_both(self, recipient)
-        return super().initiate_chat(recipient, *args, **kwargs)
+        result = super().initiate_chat(recipient, *args, **kwargs)
+        self._scrubjay.read_earlier(_conversations(self), recipient)  # the list is result.chat_history
+        return result
 
     async def a_initiate_chat(self, recipient: Any, *args: Any, **kwargs: Any) -> Any:
         if _asks_to_clear(sys._getframe(1), args, kwargs):
             await asyncio.to_thread(_clear_both, self, recipient)
         result = await super().a_initiate_chat(recipient, *args, **kwargs)
         await self._scrubjay.session.wait_async()
+        await asyncio.to_thread(self._scrubjay.read_earlier, _conversations(self), recipient)
         return result
 
     def clear_history(self, recipient: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -542,9 +661,11 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         if caller is Caller.RESUME:
             self._scrubjay.await_replay(_conversations(self), manager)
         elif caller is not Caller.START_OF_CHAT or owns_record(recipient):
+            keeps_some = any((*args, *kwargs.values()))
+            if keeps_some:
+                _conversations(self).read_all()
             super().clear_history(recipient, *args, **kwargs)
             if caller is Caller.USER:
-                keeps_some = any((*args, *kwargs.values()))
                 self._scrubjay.erase(_conversations(self), recipient, keeps_some=keeps_some)
             elif caller is Caller.AUTOGEN:
                 self._scrubjay.hide(recipient)
@@ -570,6 +691,29 @@ def start_agent(
         part.take_over(agent._oai_messages, peer, list(messages))
     if recall:
         agent.register_hook("process_all_messages_before_reply", part.with_context)
+
+
+def _with_recipient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with the recipient itself in place of an AfterSaving."""
+    if not any(type(arg) is AfterSaving for arg in (*args, *kwargs.values())):
+        return args, kwargs
+    given = tuple(arg.recipient if type(arg) is AfterSaving else arg for arg in args)
+    return given, {name: arg.recipient if type(arg) is AfterSaving else arg for name, arg in kwargs.items()}
+
+
+def _has_readers(agent: Any) -> bool:
+    """Whether code of the user's reads the messages before a reply: a hook, a reply function or a method."""
+    hooks = [hook for name in _READING_HOOKS for hook in agent.hook_lists.get(name, ())]
+    functions = [reply["reply_func"] for reply in agent._reply_func_list]
+    own = [vars(kind)[name] for kind in type(agent).__mro__ for name in _REPLYING if name in vars(kind)]
+    return any(getattr(hook, "__self__", None) is not agent._scrubjay for hook in hooks) or not all(
+        str(getattr(function, "__module__", "")).partition(".")[0] in ("autogen", "scrubjay")
+        for function in [*functions, *own]
+    )
+
+
+_READING_HOOKS = ("process_all_messages_before_reply", "update_agent_state")
+_REPLYING = ("generate_reply", "a_generate_reply")
 
 
 def _asks_to_clear(caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -46,6 +46,12 @@ def is_autogen(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).partition(".")[0] == "autogen"
 
 
+def is_outside(frame: FrameType) -> bool:
+    """Whether the frame is code neither of AutoGen nor of its adapter."""
+    name = str(frame.f_globals.get("__name__"))
+    return name.partition(".")[0] != "autogen" and not name.startswith("scrubjay.adapters.")
+
+
 def is_group_reset(frame: FrameType) -> bool:
     """Whether the frame is GroupChat.reset itself, called as a method or as a function."""
     return frame.f_code is GroupChat.reset.__code__

@@ -12,8 +12,8 @@ from typing import Any
 from autogen import GroupChat, GroupChatManager
 
 from scrubjay.adapters._messages import Message, for_model, new_messages, with_results
-from scrubjay.adapters._records import GroupMessages, Row
-from scrubjay.adapters._sessions import is_on_event_loop, join_names, saving
+from scrubjay.adapters._records import Elsewhere, GroupMessages, Row
+from scrubjay.adapters._sessions import Writes, is_on_event_loop, join_names, saving
 from scrubjay.adapters.autogen._agent import AgentPart, Limits, agent_part, limits_for, member_names
 from scrubjay.adapters.autogen._caller import Caller, find_caller, is_group_reset, is_group_summary
 from scrubjay.adapters.autogen._persistent import (
@@ -26,7 +26,6 @@ from scrubjay.adapters.autogen._persistent import (
 from scrubjay.conversations import DEFAULT, MESSAGES, WITH
 from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.memory import Memory
-from scrubjay.transaction import Transaction
 from scrubjay.validation import check_count
 
 log = logging.getLogger("scrubjay")
@@ -41,7 +40,17 @@ class GroupPart(SessionPart):
     AutoGen's manager works on a shallow copy of the chat: what changes is in here, or in the lists that both share.
     """
 
-    __slots__ = ("_is_introduced", "_start", "limits", "manager", "members", "record", "save_beside", "unseen")
+    __slots__ = (
+        "_is_introduced",
+        "_shows_anew",
+        "_start",
+        "limits",
+        "manager",
+        "members",
+        "record",
+        "save_beside",
+        "unseen",
+    )
 
     def __init__(
         self,
@@ -61,11 +70,13 @@ class GroupPart(SessionPart):
         self.record = GroupMessages(self.session, MESSAGES)
         self.unseen = 0
         """How many messages, from the first, the members do not have in this process."""
+        self._shows_anew = False
+        """Whether the members have messages that another process has changed."""
         self._start = 0
         """How many messages there were when this chat started."""
         self.manager: Any = None
         """The manager of the last selection of a speaker."""
-        self.save_beside: Callable[[Transaction], None] | None = None
+        self.save_beside: Callable[[Writes], None] | None = None
         """What else is saved with each message."""
 
     def _check_members(self, stored: Any, *, is_open: bool) -> None:
@@ -98,7 +109,7 @@ class GroupPart(SessionPart):
         """Put stored messages before the others if they could not be read at first."""
         self.unseen += self.record.catch_up(messages)
 
-    def save_messages(self, t: Transaction, messages: list[Message], speaker: str) -> list[Row]:
+    def save_messages(self, t: Writes, messages: list[Message], speaker: str) -> list[Row]:
         """Save the messages at the end of the chat that are not saved yet."""
         self._save_members(t)
         rows = self.record.sync(t, messages, speaker)
@@ -112,7 +123,7 @@ class GroupPart(SessionPart):
         last = self.record.rows[-1].message if self.record.rows else {}
         return all(last.get(part) == message.get(part) for part in ("content", "name"))
 
-    def _save_members(self, t: Transaction) -> None:
+    def _save_members(self, t: Writes) -> None:
         if not self._is_introduced:
             self._is_introduced = True
             t.set(self.session.key(_MEMBERS), self.members)
@@ -138,12 +149,34 @@ class GroupPart(SessionPart):
 
     def refresh(self, owner: Any) -> int:
         count = self.record.refresh(owner.messages)
-        self.unseen = len(owner.messages) if count else self.unseen
+        if count:
+            self._show_anew(owner)
         return count
+
+    @property
+    def is_changed_elsewhere(self) -> bool:
+        """Whether another process has written to the chat, or erased it."""
+        return self.record.elsewhere is not Elsewhere.NOTHING
+
+    def notice(self, group: Any) -> None:
+        """Do to the chat of this process what another one has done to it."""
+        if self.record.elsewhere is Elsewhere.ERASED:
+            self._is_introduced = False
+            self._start = 0
+            self.state.reset()
+        before = len(group.messages)
+        if self.record.notice(group.messages) or len(group.messages) != before:
+            self._show_anew(group)
+
+    def _show_anew(self, group: Any) -> None:
+        """Let `inform_members` give every member all messages, in place of those that it has."""
+        self.unseen = len(group.messages)
+        self._shows_anew = True
 
     def start_chat(self, count: int) -> None:
         """Note how many messages there are when a chat starts."""
         self.unseen = self._start = count
+        self._shows_anew = False  # AutoGen has cleared what the members had
 
     def unseen_by(self, group: Any, name: str) -> list[Message]:
         """The messages from before this chat as the member of that name has them."""
@@ -155,8 +188,9 @@ class GroupPart(SessionPart):
             has_own = is_persistent(agent) and not owns_record(manager)
             if hasattr(agent, "_oai_messages") and not has_own:
                 view = agent._oai_messages[manager]
-                view[:0] = self._earlier(group, agent)
+                view[: len(view) if self._shows_anew else 0] = self._earlier(group, agent)
         self.unseen = 0
+        self._shows_anew = False
 
     def _earlier(self, group: Any, agent: Any) -> list[Message]:
         """The messages from before this chat for a member; for one that does not bound what its model is sent itself,
@@ -263,6 +297,8 @@ class PersistentGroupChat(GroupChat, PersistentMixin):
 
     def select_speaker(self, last_speaker: Any, selector: Any) -> Any:
         self._scrubjay.session.wait()
+        if self._scrubjay.is_changed_elsewhere:
+            self._scrubjay.notice(self)
         self._scrubjay.manager = selector
         self._scrubjay.inform_members(self, selector)
         return super().select_speaker(last_speaker, selector)
@@ -271,6 +307,8 @@ class PersistentGroupChat(GroupChat, PersistentMixin):
         await self._scrubjay.session.wait_async()
         if not self._scrubjay.record.is_complete:
             await asyncio.to_thread(self._scrubjay.catch_up, self.messages)
+        if self._scrubjay.is_changed_elsewhere:
+            await asyncio.to_thread(self._scrubjay.notice, self)
         self._scrubjay.manager = selector
         self._scrubjay.inform_members(self, selector)
         return await super().a_select_speaker(last_speaker, selector)

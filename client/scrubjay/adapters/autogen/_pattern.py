@@ -12,7 +12,7 @@ from typing import Any
 
 from autogen import GroupChatManager
 
-from scrubjay.adapters._sessions import State
+from scrubjay.adapters._sessions import State, Writes
 from scrubjay.adapters.autogen._group_chat import (
     GroupPart,
     PersistentGroupChat,
@@ -22,7 +22,6 @@ from scrubjay.adapters.autogen._group_chat import (
 from scrubjay.adapters.autogen._persistent import PersistentMixin, SessionPart, change_class
 from scrubjay.conversations import MESSAGES
 from scrubjay.memory import Memory
-from scrubjay.transaction import Transaction
 
 try:
     from autogen.agentchat.group.patterns.pattern import Pattern as Pattern  # noqa: PLC0414 - for _persist
@@ -109,7 +108,7 @@ class PatternPart(SessionPart):
 
         return select_speaker
 
-    def _save(self, t: Transaction, pattern: Any, manager: Any) -> None:
+    def _save(self, t: Writes, pattern: Any, manager: Any) -> None:
         self._variables.replace(t, pattern.context_variables.data)
         self._handed_to.replace(t, {_NEXT: name} if (name := _handed_to(manager)) else {})
 
