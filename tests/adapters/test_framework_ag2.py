@@ -192,7 +192,7 @@ def test_changes_of_other_stores_are_told_until_the_subscription_is_closed(home)
         assert [await asyncio.wait_for(seen.get(), 60) for _ in range(3)] == ["/a/bad", "/a/b", "/a/b"]
         await subscription.close()
         await other.write("/a/b", "3")
-        later = await store.on_change("/", tell)
+        later = await store.on_change("/c", tell)
         await other.write("/c", "4")
         assert await asyncio.wait_for(seen.get(), 60) == "/c"
         store._memory.close()

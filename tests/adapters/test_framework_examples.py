@@ -11,6 +11,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
 NEEDS = {
+    "agentchat_context.py": "autogen_ext",
     "ag2_stream.py": "ag2",
     "agent_framework_history.py": "agent_framework",
     "langgraph_thread.py": "langgraph.graph",
