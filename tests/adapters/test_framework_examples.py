@@ -11,6 +11,8 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
 NEEDS = {
+    "anthropic_memory_tool.py": "anthropic",
+    "langchain_cache.py": "langchain_core",
     "langgraph_thread.py": "langgraph.graph",
     "openai_agents_session.py": "agents",
     "pydantic_ai_conversation.py": "pydantic_ai",
