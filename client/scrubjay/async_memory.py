@@ -332,7 +332,11 @@ class AsyncTransaction:
 
 async def on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a verb of a Memory on a thread of this process's pool."""
-    return await asyncio.get_running_loop().run_in_executor(_threads.pool, partial(verb, *args, **kwargs))
+    return await start_on_thread(verb, *args, **kwargs)
+
+
+def start_on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+    return asyncio.get_running_loop().run_in_executor(_threads.pool, partial(verb, *args, **kwargs))
 
 
 async def _each_of(pages: Iterator[Sequence[T]]) -> AsyncIterator[T]:

@@ -17,10 +17,10 @@ from typing import NamedTuple
 from environments import ROOT, environment
 
 TESTS = Path(__file__).parent
-EXTRAS = "langgraph,mcp,openai-agents,pydantic-ai,server"
-EXTRAS += ",ag2,agent-framework,agentchat"
+EXTRAS = "ag2,agent-framework,agentchat,anthropic,langchain,langgraph,mcp,openai-agents,pydantic-ai,server"
 SUITES_NEED = [
     "autogen-ext>=0.7.5",
+    "langchain-tests>=1.1.9",
     "langgraph>=1.2",
     "langgraph-checkpoint-conformance>=0.0.2",
     "langgraph-checkpoint-sqlite>=3.1",
@@ -32,14 +32,22 @@ class Suite(NamedTuple):
     """Tests of a framework that run on our class in place of its own."""
 
     distribution: str
-    """Whose source distribution has the tests."""
+    """Whose source distribution has the tests; empty if they are installed."""
     plugin: str
-    """In tests/adapters/upstream: it exchanges the class, and lists the tests that reach into the exchanged one."""
+    """In tests/adapters/upstream: it exchanges the class, and lists the tests that reach into the exchanged one. Empty
+    if the tests are given our class."""
     tests: tuple[str, ...]
     options: tuple[str, ...] = ()
 
 
 SUITES = {
+    "langchain": Suite("", "", (str(TESTS / "upstream/standard_langchain.py"),), ("-o", "asyncio_mode=auto")),
+    "anthropic": Suite(
+        "anthropic",
+        "swap_anthropic",
+        ("tests/lib/tools/memory_tools/test_filesystem.py",),
+        ("--noconftest", "-o", "asyncio_mode=auto"),
+    ),
     "openai": Suite(
         "openai-agents",
         "swap_openai_agents",
@@ -73,10 +81,12 @@ def source_of(python: Path, distribution: str) -> Path:
 
 def run_upstream(python: Path, suite: Suite, options: list[str]) -> int:
     paths = os.pathsep.join(map(str, (TESTS / "upstream", TESTS.parent)))
-    pytest = [python, "-m", "pytest", "-q", "-p", suite.plugin, "-o", "addopts=", "-o", "filterwarnings=default"]
+    pytest = [python, "-m", "pytest", "-q", "-o", "addopts=", "-o", "filterwarnings=default"]
+    pytest += ["-p", suite.plugin] if suite.plugin else []
     command = [*pytest, *suite.options, *options, *suite.tests]
     variables = {**os.environ, "PYTHONPATH": paths, "OPENAI_API_KEY": "none"}
-    return subprocess.run(command, cwd=source_of(python, suite.distribution), env=variables, check=False).returncode
+    folder = source_of(python, suite.distribution) if suite.distribution else TESTS / "upstream"
+    return subprocess.run(command, cwd=folder, env=variables, check=False).returncode
 
 
 def main(arguments: list[str]) -> int:

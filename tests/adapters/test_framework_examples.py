@@ -14,6 +14,8 @@ NEEDS = {
     "agentchat_context.py": "autogen_ext",
     "ag2_stream.py": "ag2",
     "agent_framework_history.py": "agent_framework",
+    "anthropic_memory_tool.py": "anthropic",
+    "langchain_cache.py": "langchain_core",
     "langgraph_thread.py": "langgraph.graph",
     "openai_agents_session.py": "agents",
     "pydantic_ai_conversation.py": "pydantic_ai",

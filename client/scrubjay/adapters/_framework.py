@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
-from scrubjay.async_memory import AsyncMemory, on_thread
+from scrubjay.async_memory import AsyncMemory, on_thread, start_on_thread
 from scrubjay.errors import MissingExtra
 from scrubjay.memory import Memory
 
@@ -23,21 +24,14 @@ def open_memory(memory: Memory | AsyncMemory | str) -> Memory:
 
 async def write(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a verb on a thread to its end, also when the caller is cancelled: then it knows that the write happened."""
-    return await _finish(on_thread(verb, *args, **kwargs))
-
-
-async def _finish(work: Awaitable[T]) -> T:
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        task.exception()  # an error of the write must not be reported as never retrieved
-        raise cancelled
-    return task.result()
+    work = start_on_thread(verb, *args, **kwargs)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({work})
+        raise
 
 
 def missing(extra: str, package: str, error: ImportError) -> MissingExtra:

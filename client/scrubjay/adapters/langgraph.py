@@ -57,6 +57,11 @@ Writes = list[tuple[str, str, Any]]
 """The pending writes of a checkpoint: task, channel and value of each."""
 PART_CHARS = 4 * 2**20
 """Characters of a blob under one key; a longer one is split, because one call writes at most 16 MiB."""
+SMALL_BYTES = 512
+"""Bytes up to which the value of a channel is stored in the row of every checkpoint that has it: a row of its own would
+be about as large, and another read."""
+FEW_ITEMS = 20
+"""Items that are faster read one by one, with their times, than with all others of their namespace."""
 BATCH_CHARS = 12 * 2**20
 """Characters of blobs that one call writes."""
 
@@ -65,7 +70,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
     """A checkpointer: the state of each thread after each step, in a Memory.
 
     A checkpoint and the channels that changed in its step are written together, as one write. A channel that did not
-    change is not written again.
+    change is not written again, unless it is small.
 
     :param memory: a Memory or AsyncMemory, or the name of a namespace. Open it with `strict=True`: a queued checkpoint
         would be missing when the next step asks for it.
@@ -115,7 +120,9 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
     def _to_tuple(self, row: Mapping[str, Any]) -> CheckpointTuple:
         thread, namespace, checkpoint_id, parent = row["thread"], row["ns"], row["id"], row["parent"]
         checkpoint = self._load(row["checkpoint"])
-        checkpoint["channel_values"] = self._read_channels(thread, namespace, checkpoint["channel_versions"])
+        small = {channel: self._load(value) for channel, value in row["small"].items()}
+        large = {channel: checkpoint["channel_versions"][channel] for channel in row["large"]}
+        checkpoint["channel_values"] = small | (self._read_channels(thread, namespace, large) if large else {})
         return CheckpointTuple(
             config=_config(thread, namespace, checkpoint_id),
             checkpoint=checkpoint,
@@ -127,11 +134,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
     def _read_channels(self, thread: str, namespace: str, versions: ChannelVersions) -> dict[str, Any]:
         keys = {channel: join_key("b", thread, namespace, channel, str(at)) for channel, at in versions.items()}
         found = self._memory.get_many(keys.values())
-        return {
-            channel: self._load(found[key], key)
-            for channel, key in keys.items()
-            if key in found and found[key]["type"] != "empty"
-        }
+        return {channel: self._load(found[key], key) for channel, key in keys.items() if key in found}
 
     def _read_writes(self, thread: str, namespace: str, checkpoint_id: str) -> Writes:
         rows = self._memory.items(_prefix("w", thread, namespace, checkpoint_id))
@@ -149,11 +152,19 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         thread, namespace = _place(config)
-        values = checkpoint["channel_values"]
         rows: dict[str, Any] = {}
-        for channel, version in new_versions.items():
-            blob = self.serde.dumps_typed(values[channel]) if channel in values else ("empty", b"")
-            rows |= _rows_of(join_key("b", thread, namespace, channel, str(version)), blob)
+        small: dict[str, Any] = {}
+        large: list[str] = []
+        for channel, value in checkpoint["channel_values"].items():
+            if channel not in checkpoint["channel_versions"]:
+                continue
+            blob = self.serde.dumps_typed(value)
+            if len(blob[1]) <= SMALL_BYTES:
+                small[channel] = _encoded(blob)
+                continue
+            large.append(channel)
+            if channel in new_versions:
+                rows |= _rows_of(join_key("b", thread, namespace, channel, str(new_versions[channel])), blob)
         rows[join_key("c", thread, namespace, checkpoint["id"])] = {
             "thread": thread,
             "ns": namespace,
@@ -161,6 +172,8 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
             "parent": get_checkpoint_id(config),
             "checkpoint": self._dump({name: part for name, part in checkpoint.items() if name != "channel_values"}),
             "metadata": self._dump(get_checkpoint_metadata(config, metadata)),
+            "small": small,
+            "large": large,
         }
         self._store(rows)
         return _config(thread, namespace, checkpoint["id"])
@@ -246,8 +259,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         self._memory.update(batch, if_versions=expected or None)
 
     def _dump(self, value: Any) -> dict[str, str]:
-        kind, data = self.serde.dumps_typed(value)
-        return {"type": kind, "data": base64.b64encode(data).decode()}
+        return _encoded(self.serde.dumps_typed(value))
 
     def _load(self, row: Mapping[str, Any], key: str = "") -> Any:
         data = row.get("data")
@@ -320,6 +332,11 @@ def _fits(metadata: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool
     return all(metadata.get(name) == value for name, value in (wanted or {}).items())
 
 
+def _encoded(blob: tuple[str, bytes]) -> dict[str, str]:
+    kind, data = blob
+    return {"type": kind, "data": base64.b64encode(data).decode()}
+
+
 def _rows_of(key: str, blob: tuple[str, bytes], beside: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A blob as one row, or as a row and its parts."""
     kind, data = blob
@@ -390,13 +407,23 @@ class ScrubjayStore(BaseStore):
         return Item(**_fields(found))
 
     def _search(self, op: SearchOp) -> list[SearchItem]:
-        found = self._ranked(op) if op.query else [(item, None) for item in self._memory.scan(_below(op))]
+        _check_filter(op.filter)
+        found = self._ranked(op) if op.query else ((item, None) for item in self._scan(op))
         fitting = [(item, score) for item, score in found if _matches(item.value["value"], op.filter)]
         if not op.query:  # the latest first; the sort is stable, so that equal times keep the order of their keys
             fitting.sort(key=lambda pair: pair[0].updated_at, reverse=True)
         page = fitting[op.offset : op.offset + op.limit]
         self._refresh([item for item, _ in page], op.refresh_ttl)
         return [SearchItem(**_fields(item), score=score) for item, score in page]
+
+    def _scan(self, op: SearchOp) -> Iterator[StoredItem]:
+        """The items below a namespace; with a filter, those that may fit it."""
+        if not op.filter:
+            return self._memory.scan(_below(op))
+        keys = [key for key, row in self._memory.items(_below(op)) if _matches(row["value"], op.filter)]
+        if len(keys) > FEW_ITEMS:
+            return self._memory.scan(_below(op))
+        return (item for item in map(self._memory.item, keys) if item is not None)
 
     def _ranked(self, op: SearchOp) -> Iterator[tuple[StoredItem, float]]:
         for match in self._memory.search(str(op.query), _below(op), limit=1000):
@@ -446,28 +473,37 @@ def _fields(item: StoredItem) -> dict[str, Any]:
     }
 
 
-def _matches(value: Any, wanted: Mapping[str, Any] | None) -> bool:
-    for name in wanted or ():
+def _check_filter(wanted: Mapping[str, Any] | None) -> None:
+    for name, expected in (wanted or {}).items():
         if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
             raise ValueError(f"Invalid filter key {name!r}: use letters, digits, _ . and -")
-    return all(_compare(_follow(value, name), expected) for name, expected in (wanted or {}).items())
+        if isinstance(expected, Mapping) and not _has_operators(expected):
+            _check_filter(expected)
+
+
+def _matches(value: Any, wanted: Mapping[str, Any] | None) -> bool:
+    return all(_compare(_follow(value, name), expected) for name, expected in wanted.items()) if wanted else True
 
 
 def _follow(value: Any, path: str) -> Any:
-    """The field of a name, or of a dotted path."""
-    if isinstance(value, Mapping) and path in value:
+    """The field of a name, or of a dotted path; what is stored is JSON, so that every object is a dict."""
+    if type(value) is dict and path in value:
         return value[path]
     for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
+        value = value.get(name) if type(value) is dict else None
     return value
 
 
 def _compare(value: Any, expected: Any) -> bool:
-    if not isinstance(expected, Mapping):
+    if not isinstance(expected, dict):
         return bool(value == expected)
-    if any(name.startswith("$") for name in expected):
+    if _has_operators(expected):
         return all(_apply(name, value, other) for name, other in expected.items())
-    return isinstance(value, Mapping) and _matches(value, expected)
+    return type(value) is dict and _matches(value, expected)
+
+
+def _has_operators(expected: Mapping[str, Any]) -> bool:
+    return any(name.startswith("$") for name in expected)
 
 
 def _apply(operator: str, value: Any, other: Any) -> bool:

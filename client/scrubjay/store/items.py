@@ -143,23 +143,44 @@ def list_items(
     context: Context, namespace: str, prefix: str = "", after: str = "", limit: int = MAX_PAGE, reverse: bool = False
 ) -> Statements[tuple[list[StoredItem], str | None]]:
     """Items in the order of their keys, or in reverse, and the key to continue after; None if there are no more."""
-    at, sizes, values = (namespace, context.now), "page_items", "list_items"
-    if reverse:
-        sizes, values = "page_items_reversed", "list_items_reversed"
-    rows = yield SlowQuery(sizes, (*at, *key_range(prefix, after, reverse=reverse), limit))
-    page = _first_bytes(rows, PAGE_BYTES)
-    if not page:
+    at = (namespace, context.now, *key_range(prefix, after, reverse=reverse))
+    size = 0
+    if limit > 1:  # one item is read whatever its size
+        ((size,),) = yield SlowQuery("sum_last_items" if reverse else "sum_first_items", (*at, limit))
+    if size is None:
         return [], None
-    items = []
-    for key, text, *rest in (yield SlowQuery(values, (*at, min(page[0], page[-1]), max(page[0], page[-1])))):
-        associated = item_associated_data(namespace, key)
-        if text is None:  # a list
-            joined = _join_rows(context, (yield SlowQuery("read_list", (namespace, key))), associated)
-        else:
-            joined = context.cipher.decrypt(text, associated)
-        items.append(StoredItem(key, joined, *rest))
+    if size > PAGE_BYTES:
+        return (yield from _list_first_bytes(context, at, limit, reverse))
+    rows = yield SlowQuery("last_items" if reverse else "first_items", (*at, limit))
+    items = yield from _stored_items(context, namespace, rows)
+    return items, items[-1].key if len(items) == limit else None
+
+
+def _list_first_bytes(
+    context: Context, at: tuple[Any, ...], limit: int, reverse: bool
+) -> Statements[tuple[list[StoredItem], str | None]]:
+    """The same for a page that is too large for memory: its first items, until their sizes add up to PAGE_BYTES."""
+    sizes, values = ("page_items_reversed", "list_items_reversed") if reverse else ("page_items", "list_items")
+    rows = yield SlowQuery(sizes, (*at, limit))
+    page = _first_bytes(rows, PAGE_BYTES)
+    found = yield SlowQuery(values, (*at[:2], min(page[0], page[-1]), max(page[0], page[-1])))
+    items = yield from _stored_items(context, at[0], found)
     is_last = len(page) == len(rows) < limit
     return items, None if is_last else page[-1]
+
+
+def _stored_items(context: Context, namespace: str, rows: Rows) -> Statements[list[StoredItem]]:
+    is_plain = context.cipher is NO_ENCRYPTION
+    items = list(map(StoredItem._make, rows))
+    for i, item in enumerate(items):
+        if item.text is None:  # a list
+            associated = item_associated_data(namespace, item.key)
+            lines = yield SlowQuery("read_list", (namespace, item.key))
+            items[i] = item._replace(text=_join_rows(context, lines, associated))
+        elif not is_plain:
+            text = context.cipher.decrypt(item.text, item_associated_data(namespace, item.key))
+            items[i] = item._replace(text=text)
+    return items
 
 
 def key_range(prefix: str, after: str = "", *, reverse: bool = False) -> tuple[str, str]:

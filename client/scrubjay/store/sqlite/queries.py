@@ -61,6 +61,10 @@ QUERIES = {
     "read_item": f"SELECT {_ITEM} FROM items WHERE namespace = ? AND key = ?",
     "read_values": f"""SELECT key, value FROM items WHERE namespace = ? AND {_LIVE}
         AND key IN ({", ".join("?" * 100)})""",
+    "first_items": f"SELECT key, {_ITEM} FROM items WHERE {_BETWEEN} ORDER BY key LIMIT ?",
+    "last_items": f"SELECT key, {_ITEM} FROM items WHERE {_BETWEEN} ORDER BY key DESC LIMIT ?",
+    "sum_first_items": f"SELECT sum(bytes) FROM (SELECT bytes FROM items WHERE {_BETWEEN} ORDER BY key LIMIT ?) p",
+    "sum_last_items": f"SELECT sum(bytes) FROM (SELECT bytes FROM items WHERE {_BETWEEN} ORDER BY key DESC LIMIT ?) p",
     "list_keys": f"SELECT key FROM items WHERE {_BETWEEN} ORDER BY key LIMIT ?",
     "page_items": f"SELECT key, bytes FROM items WHERE {_BETWEEN} ORDER BY key LIMIT ?",
     "page_items_reversed": f"SELECT key, bytes FROM items WHERE {_BETWEEN} ORDER BY key DESC LIMIT ?",
