@@ -40,13 +40,13 @@ class LocalExecutor(Executor):
 
     def run(self, command: Command, idempotency_key: str | None = None) -> Any:
         verb, namespace, arguments, once = command
-        if verb in _OWN_METHODS:
-            return _OWN_METHODS[verb](self, namespace, *arguments)
+        if (own_method := _OWN_METHODS.get(verb)) is not None:
+            return own_method(self, namespace, *arguments)
         operation = operation_for(command)
         if once is not None or idempotency_key is not None:
             operation = _run_once(operation, command, idempotency_key)
         result = verb.from_store(self._store.run(operation))
-        if self._index:
+        if self._index is not None:
             for note_id in notes_stored(command, result):
                 self._index.add(namespace, note_id)
         return result

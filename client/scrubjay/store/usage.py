@@ -50,21 +50,22 @@ class NamespaceUsage:
         self.owner: KeyUsage | None = None
         self.writer: KeyUsage | None = None
         """The api key that the writes of this operation count for."""
-        self._override(writes_per_day, max_bytes)
+        self.overrides: tuple[int | None, int | None] = (None, None)
+        """The namespace's own limits; None means the default of the store."""
+        self.quota = context.quota
+        """The limits in force."""
+        if writes_per_day is not None or max_bytes is not None:
+            self._override(writes_per_day, max_bytes)
         self.day, self.writes = counted_today(context, day, writes)
         self._found = (self.keys, self.notes, self.bytes, self.writes)
 
     def _override(self, writes_per_day: int | None, max_bytes: int | None) -> None:
         self.overrides = (writes_per_day, max_bytes)
-        """The namespace's own limits; None means the default of the store."""
         default = self._context.quota
-        self.quota = default
-        """The limits in force."""
-        if self.overrides != (None, None):
-            self.quota = Quota(
-                default.writes_per_day if writes_per_day is None else writes_per_day,
-                default.max_bytes if max_bytes is None else max_bytes,
-            )
+        self.quota = Quota(
+            default.writes_per_day if writes_per_day is None else writes_per_day,
+            default.max_bytes if max_bytes is None else max_bytes,
+        )
 
     def open_keys(self) -> Statements[None]:
         """Read the usage of the api keys that the operation counts for."""

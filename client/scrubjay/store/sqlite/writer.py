@@ -108,7 +108,7 @@ class Writer:
         try:
             connection = self._connections.take()
             self._begin(connection)
-            self._connections.refuse_lost_file(connection)
+            self._connections.check_before_write(connection)
             if self.attempt(connection, jobs):
                 self._end(connection, jobs, batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome of these jobs
@@ -165,7 +165,7 @@ class Writer:
             raise
         finally:
             try:
-                if not failed and not self._connections.has_file():
+                if not failed and not self._connections.has_file(connection):
                     for job in jobs:
                         job.error = job.error or Unavailable(
                             f"{self._connections.describe_loss()}; this write went into the file that was open"
