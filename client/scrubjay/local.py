@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scrubjay.commands import AUDIT, CHANGES, RECALL, Command, Verb
+from scrubjay.commands import AUDIT, CHANGES, RECALL, TRANSACTION, Command, Verb
 from scrubjay.executor import Executor
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.models import Change, Note
@@ -42,7 +42,10 @@ class LocalExecutor(Executor):
         verb, namespace, arguments, once = command
         if (own_method := _OWN_METHODS.get(verb)) is not None:
             return own_method(self, namespace, *arguments)
-        operation = operation_for(command)
+        if verb is TRANSACTION or not namespace:
+            operation = operation_for(command)
+        else:
+            operation = operation_of(verb)(namespace, *arguments)
         if once is not None or idempotency_key is not None:
             operation = _run_once(operation, command, idempotency_key)
         result = verb.from_store(self._store.run(operation))

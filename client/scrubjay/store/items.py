@@ -353,7 +353,7 @@ def open_item(context: Context, namespace: str, key: str) -> Statements[tuple[Na
     usage, row = yield from open_with_item(context, namespace, key)
     if row is None:
         return usage, None
-    current = CurrentItem._make(row)
+    current = CurrentItem(*row)
     if current.expires_at is None:
         return usage, current
     return usage, (yield from _unless_expired(context, usage, key, current))

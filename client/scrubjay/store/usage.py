@@ -125,7 +125,7 @@ class NamespaceUsage:
 
     def _count_content(self, keys: int, notes: int, size: int) -> None:
         """Count content for the namespace and for its owner; an empty namespace gets the writer as its owner."""
-        was_empty = self.is_empty
+        was_empty = not self.keys and not self.notes
         if was_empty:
             self.owner = self.writer
         if self.owner:
@@ -183,13 +183,25 @@ class NamespaceUsage:
     def save(self) -> Statements[None]:
         """Write the row, and the log of changes."""
         if self._is_changed:
-            counters = (self.keys, self.notes, self.bytes, self.day, self.writes)
-            owner_id = self.owner.id if self.owner else ""
-            limits = (*self.overrides, self.version_floor)
-            yield "save_namespace", (self.namespace, *counters, *limits, owner_id, self.now)
-            for key in (self.writer, self.owner):
-                if key:
-                    yield from key.save()
+            yield (
+                "save_namespace",
+                (
+                    self.namespace,
+                    self.keys,
+                    self.notes,
+                    self.bytes,
+                    self.day,
+                    self.writes,
+                    *self.overrides,
+                    self.version_floor,
+                    self.owner.id if self.owner else "",
+                    self._context.now,
+                ),
+            )
+            if self.writer:
+                yield from self.writer.save()
+            if self.owner:
+                yield from self.owner.save()
         yield from append_changes(self._context, self._entries)
 
 

@@ -61,6 +61,7 @@ class SqliteStore(Connections):
         self._secret: str | None = secret or None
         self._cipher = NO_ENCRYPTION
         self._audit = (audit_days, audit_rows)
+        self._records_changes = audit_rows > 0
         self._swept_at = -math.inf  # the first write sweeps: a program that runs for less than a minute does, too
         super().__init__(path, durability=durability, busy_seconds=busy_seconds)
         try:
@@ -83,7 +84,7 @@ class SqliteStore(Connections):
         now, actor = int(self._clock() * 1000), operation.actor
         quota = self.quota if actor.quota is None else actor.quota
         # Context's own constructor is a Python function, which takes three times as long; this runs for every call.
-        return _new_tuple(Context, (now, quota, self._cipher, self._audit[1] > 0, operation.verb, actor, True))
+        return _new_tuple(Context, (now, quota, self._cipher, self._records_changes, operation.verb, actor, True))
 
     @property
     def cipher(self) -> Cipher:
@@ -111,7 +112,9 @@ class SqliteStore(Connections):
         except sqlite3.Error as error:
             raise self.explained(error) from error
         finally:
-            self.put_back(connection)
+            self._idle.append(connection)  # put_back(), inlined
+            if self.is_closed or self._is_forking:
+                self.close_idle()
 
     def _write(self, operation: Operation[T]) -> T:
         job = self.writer.run(operation)

@@ -91,7 +91,7 @@ class Writer:
         """Commit the queue, with the lock held. Jobs leave it only when they are done."""
         self._remove_done()  # Ctrl-C may have kept the last thread from it, and a job must not run twice
         try:
-            self.commit(list(islice(self._jobs, MAX_BATCH)))
+            self.commit(list(self._jobs if len(self._jobs) <= MAX_BATCH else islice(self._jobs, MAX_BATCH)))
         finally:
             self._remove_done()
 
