@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from typing import Any
 
 from starlette.types import Scope
 
@@ -25,30 +26,33 @@ class RequestCounter:
 
     def __init__(self, store: AsyncStore) -> None:
         self._store = store
-        self._counts: dict[tuple[int, str], RequestCount] = {}
+        self._counts: dict[tuple[int, str], list[Any]] = {}
+        """By minute and kind: the other fields of a RequestCount, in a list that can be changed."""
 
     def add(self, scope: Scope, seconds: float) -> None:
         """Count a request that has been answered, if it was one to the API."""
         if "access" not in scope and scope.get("status") not in REFUSED:
             return
         minute, kind, status = int(time.time() // 60), kind_of(scope), scope.get("status", 500)
-        known = self._counts.get((minute, kind)) or RequestCount(minute, kind, 0, 0, 0, 0.0, 0.0)
-        self._counts[minute, kind] = RequestCount(
-            minute,
-            kind,
-            known.requests + 1,
-            known.refused + (status in REFUSED),
-            known.failed + (status >= 500),
-            known.total_ms + seconds * 1000,
-            max(known.max_ms, seconds * 1000),
-        )
+        count = self._counts.get((minute, kind))
+        if count is None:
+            count = self._counts[minute, kind] = [0, 0, 0, 0.0, 0.0]
+        milliseconds = seconds * 1000
+        count[0] += 1
+        if status in REFUSED:
+            count[1] += 1
+        if status >= 500:
+            count[2] += 1
+        count[3] += milliseconds
+        count[4] = max(count[4], milliseconds)
 
     async def write(self) -> None:
         """Add the counts to the database."""
         counts, self._counts = self._counts, {}
         if counts:
             with contextlib.suppress(ScrubjayError):  # a file that cannot be written; nothing depends on the counts
-                await self._store.run(add_requests(tuple(counts.values())))
+                requests = (RequestCount(*kind, *count) for kind, count in counts.items())
+                await self._store.run(add_requests(tuple(requests)))
 
     async def write_forever(self) -> None:
         while True:

@@ -112,10 +112,13 @@ class Quotas:
             *(default if limit is None else limit for limit, default in zip(given, DEFAULT_QUOTA, strict=True))
         )
         self._of_keys = KeyQuota(settings.key_writes_per_day, settings.key_max_bytes, settings.key_max_namespaces)
+        self._anonymous = self._actor(EVERYTHING, self.without_key)
 
     def actor(self, access: Access) -> Actor:
         """In whose name an operation runs for this access, and within which limits."""
-        quota = self.without_key if access is EVERYTHING else self.with_key
+        return self._anonymous if access is EVERYTHING else self._actor(access, self.with_key)
+
+    def _actor(self, access: Access, quota: Quota) -> Actor:
         return Actor(access.name, "" if access.admin else access.id, quota, self._of_keys)
 
 

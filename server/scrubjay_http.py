@@ -9,7 +9,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
@@ -20,7 +20,8 @@ from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, BeforeValidator
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.types import Scope
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope
 
 from scrubjay.errors import (
     Conflict,
@@ -60,7 +61,7 @@ from scrubjay.validation import (
 )
 from scrubjay_activity import RequestCounter
 from scrubjay_auth import NEW_KEY, Authenticator, Quotas, headers_of
-from scrubjay_limits import MAX_BODY_BYTES, BodyLimit, WatchLimit
+from scrubjay_limits import MAX_BODY_BYTES, SMALL_BODY_BYTES, BodyLimit, WatchLimit
 from scrubjay_models import NAME_PATTERN, ErrorResult
 from scrubjay_watch import RefusalLog, Watchers
 
@@ -73,6 +74,8 @@ or all the keys of one read, of which the shortest take four times their size as
 OFF_LOOP_BYTES = 64 * 2**10
 """Bytes of a body that is parsed on the event loop, which takes a millisecond or two. A larger one goes to the parser
 thread, which costs 0.1 ms and lets other requests run meanwhile."""
+ONE_PIECE_BYTES = min(OFF_LOOP_BYTES, SMALL_BODY_BYTES)
+"""Bytes of a body that is neither counted nor parsed in a thread."""
 RETRY_SECONDS = b"1"
 """Retry-After of a 503, in seconds: most causes, such as another process's transaction, last less."""
 PRIVATE_PREFIXES = ("kronvex:", "memstore:")
@@ -181,7 +184,7 @@ class Caller:
         A write is not made when the client has hung up while it waited: the client may have made another since, which
         this one would overwrite.
         """
-        operation.actor = self.actor
+        operation.actor = self.resources.quotas.actor(self.access)
         operation.is_wanted = self.is_connected
         return self.resources.store.run(operation)
 
@@ -457,18 +460,23 @@ class JsonBody(Generic[M]):
         return await self.read(Caller(request))
 
     async def read(self, caller: Caller) -> M:
+        first = await caller.request.receive()
+        small: bytes = first.get("body", b"")
+        if first["type"] == "http.request" and not first.get("more_body") and len(small) <= ONE_PIECE_BYTES:
+            caller.request.scope["has_large_body"] = False
+            return self._parse(small)  # most bodies come in one piece: 15 µs less than the loop below takes
         body = bytearray()
         with caller.resources.body_limit.hold(caller.client_id) as grow:
-            async for chunk in caller.request.stream():
+            async for chunk in _chunks(first, caller.request.receive):
                 body += chunk
                 if len(body) > self._max_bytes:
                     raise ValueTooLarge(f"the body has more than {self._max_bytes} bytes, the limit; split the call")
                 grow(len(body))
             caller.request.scope["has_large_body"] = len(body) > OFF_LOOP_BYTES
-            return await caller.run_off_loop(self._parse, body)
+            return await caller.run_off_loop(self._parse, bytes(body))
 
-    def _parse(self, body: bytearray) -> M:
-        fields = decode_body(bytes(body)) if body else {}
+    def _parse(self, body: bytes) -> M:
+        fields = decode_body(body) if body else {}
         if not isinstance(fields, dict):
             raise InvalidInput("the body is a JSON object")
         try:
@@ -476,6 +484,17 @@ class JsonBody(Generic[M]):
         except pydantic.ValidationError as error:
             known = None if self.model.model_config.get("extra") != "forbid" else self.model.model_fields
             raise _explained(error.errors(include_url=False)[0], known) from None
+
+
+async def _chunks(message: Message, receive: Receive) -> AsyncIterator[bytes]:
+    """The pieces of a body, of which the first has been received."""
+    while message["type"] != "http.disconnect":
+        if chunk := message.get("body", b""):
+            yield chunk
+        if not message.get("more_body"):
+            return
+        message = await receive()
+    raise ClientDisconnect
 
 
 # ---------------------------------------------------------------- errors
@@ -625,11 +644,15 @@ def _usage_headers(usage: Usage) -> list[tuple[bytes, bytes]]:
     return [(name, b"%d" % number) for name, number in headers]
 
 
+_quote = json.encoder.encode_basestring_ascii
+"""A text as JSON: what json.dumps comes to for a text, after five calls."""
+
+
 def item_json(key: str, stored: StoredItem) -> str:
     """An item as JSON; its value is JSON text already and is not parsed."""
     expires_at = "null" if stored.expires_at is None else f'"{_iso(stored.expires_at)}"'
     return (
-        f'{{"key":{json.dumps(key)},"value":{stored.text},"version":{stored.version},'
+        f'{{"key":{_quote(key)},"value":{stored.text},"version":{stored.version},'
         f'"created_at":"{_iso(stored.created_at)}","updated_at":"{_iso(stored.updated_at)}",'
         f'"expires_at":{expires_at},"bytes":{stored.bytes}}}'
     )

@@ -14,16 +14,19 @@ from scrubjay.validation import NewNote, check_count, check_key, check_ttl
 
 def set_call(namespace: str, key: str, value: Any, ttl: float | None, if_version: int | None = None) -> Command:
     """The command that stores a value under a key; None deletes the key."""
-    check_ttl(ttl)
+    if ttl is not None:
+        check_ttl(ttl)
     if value is None:
         return delete_call(namespace, key, if_version)
     check_key(key)
-    _check_version(if_version)
+    if if_version is not None:
+        check_count("if_version", if_version)
     return commands.SET(namespace, key, encode(value), ttl, if_version)
 
 
 def delete_call(namespace: str, key: str, if_version: int | None = None) -> Command:
-    _check_version(if_version)
+    if if_version is not None:
+        check_count("if_version", if_version)
     return commands.DELETE(namespace, check_key(key), if_version)
 
 
@@ -67,8 +70,3 @@ def transaction_call(namespace: str, parts: Sequence[Command], once: str | None 
     command = commands.TRANSACTION(namespace, tuple(parts), once=once)
     check_total([command.to_json()])
     return command
-
-
-def _check_version(version: int | None) -> None:
-    if version is not None:
-        check_count("if_version", version)

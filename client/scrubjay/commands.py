@@ -22,6 +22,8 @@ MISSING: Any = object()
 MIN_TTL = 0.001
 """Seconds: the time to live of a queued write that expired before it was sent. A ttl of 0 is invalid input."""
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_new_tuple = tuple.__new__
+"""Makes a named tuple in half the time: its own constructor is a Python function."""
 
 
 class Argument(NamedTuple):
@@ -82,7 +84,7 @@ class Verb:
         """Whether the caller may give an id of its own under which it happens once."""
 
     def __call__(self, namespace: str, *arguments: Any, once: str | None = None) -> Command:
-        return Command(self, namespace, arguments, once)
+        return _new_tuple(Command, (self, namespace, arguments, once))
 
     def __repr__(self) -> str:
         return f"<verb {self.name}>"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scrubjay.commands import AUDIT, CHANGES, RECALL, Command, Verb
+from scrubjay.commands import AUDIT, CHANGES, RECALL, TRANSACTION, Command, Verb
 from scrubjay.executor import Executor
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.models import Change, Note
@@ -40,13 +40,16 @@ class LocalExecutor(Executor):
 
     def run(self, command: Command, idempotency_key: str | None = None) -> Any:
         verb, namespace, arguments, once = command
-        if verb in _OWN_METHODS:
-            return _OWN_METHODS[verb](self, namespace, *arguments)
-        operation = operation_for(command)
+        if (own_method := _OWN_METHODS.get(verb)) is not None:
+            return own_method(self, namespace, *arguments)
+        if verb is TRANSACTION or not namespace:
+            operation = operation_for(command)
+        else:
+            operation = operation_of(verb)(namespace, *arguments)
         if once is not None or idempotency_key is not None:
             operation = _run_once(operation, command, idempotency_key)
         result = verb.from_store(self._store.run(operation))
-        if self._index:
+        if self._index is not None:
             for number in notes_stored(command, result):
                 self._index.add(namespace, number)
         return result

@@ -138,7 +138,8 @@ def test_reads_detect_a_deleted_file(tmp_path, monkeypatch):
             store.run(items.read_text("ns", "k"))
 
 
-def test_a_moved_file_has_every_acknowledged_write_and_works_again_when_it_is_back(tmp_path):
+def test_a_moved_file_has_every_acknowledged_write_and_works_again_when_it_is_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_identity, "WRITE_CHECK_SECONDS", 0)
     path, moved = tmp_path / "db", tmp_path / "moved"
     store = SqliteStore(path)
     put(store, "k")
@@ -151,6 +152,24 @@ def test_a_moved_file_has_every_acknowledged_write_and_works_again_when_it_is_ba
     put(store, "k", 3)
     store.close()
     assert read(path) == {"k": "3"}
+
+
+def test_of_writes_right_after_a_check_one_at_most_reaches_a_moved_file_and_none_is_acknowledged(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_identity, "WRITE_CHECK_SECONDS", 3600)
+    path, moved = tmp_path / "db", tmp_path / "moved"
+    store = SqliteStore(path)
+    put(store, "k")
+    path.rename(moved)
+    with pytest.raises(Unavailable, match="this write went into the file that was open"):
+        put(store, "k", 2)
+    with pytest.raises(Unavailable, match="put it back"):
+        put(store, "k", 3)
+    shutil.copyfile(moved, tmp_path / "copy")  # without a log
+    assert read(tmp_path / "copy") == {"k": "2"}
+    moved.rename(path)
+    put(store, "k", 4)
+    store.close()
+    assert read(path) == {"k": "4"}
 
 
 def test_a_write_during_which_the_file_is_deleted_is_not_acknowledged(tmp_path, monkeypatch):

@@ -73,8 +73,11 @@ AUDIT_START = AuditCursor()
 def append_changes(context: Context, entries: Sequence[Entry]) -> Statements[None]:
     """Log changes in the transaction that makes them; the query gives each the next cursor."""
     if context.records_changes and entries:
-        rows = [(context.now, context.actor.name, *entry) for entry in entries]
-        yield ("append_change", rows[0]) if len(rows) == 1 else ExecuteMany("append_change", rows)
+        at, actor = context.now, context.actor.name
+        if len(entries) == 1:
+            yield "append_change", (at, actor, *entries[0])
+        else:
+            yield ExecuteMany("append_change", [(at, actor, *entry) for entry in entries])
 
 
 @operation("refuse", WRITE)

@@ -374,7 +374,10 @@ def open_item(context: Context, namespace: str, key: str) -> Statements[tuple[Na
     usage, row = yield from open_with_item(context, namespace, key)
     if row is None:
         return usage, None
-    return usage, (yield from _unless_expired(context, usage, key, CurrentItem._make(row)))
+    current = CurrentItem(*row)
+    if current.expires_at is None:
+        return usage, current
+    return usage, (yield from _unless_expired(context, usage, key, current))
 
 
 def _find_live(context: Context, usage: NamespaceUsage, key: str) -> Statements[CurrentItem | None]:
@@ -414,7 +417,9 @@ def _write(
         version, created_at = current.version + 1, current.created_at
         if current.length is not None:
             yield from delete_list_rows(usage.namespace, key, current.length)
-    value = context.cipher.encrypt(text, item_associated_data(usage.namespace, key))
+    value: Any = text
+    if context.cipher is not NO_ENCRYPTION:
+        value = context.cipher.encrypt(text, item_associated_data(usage.namespace, key))
     yield "write_item", (usage.namespace, key, value, None, size, version, created_at, context.now, expires_at)
     usage.record(key, size, verb)
     return version

@@ -50,21 +50,22 @@ class NamespaceUsage:
         self.owner: KeyUsage | None = None
         self.writer: KeyUsage | None = None
         """The api key that the writes of this operation count for."""
-        self._override(writes_per_day, max_bytes)
+        self.overrides: tuple[int | None, int | None] = (None, None)
+        """The namespace's own limits; None means the default of the store."""
+        self.quota = context.quota
+        """The limits in force."""
+        if writes_per_day is not None or max_bytes is not None:
+            self._override(writes_per_day, max_bytes)
         self.day, self.writes = counted_today(context, day, writes)
         self._found = (self.keys, self.notes, self.bytes, self.writes)
 
     def _override(self, writes_per_day: int | None, max_bytes: int | None) -> None:
         self.overrides = (writes_per_day, max_bytes)
-        """The namespace's own limits; None means the default of the store."""
         default = self._context.quota
-        self.quota = default
-        """The limits in force."""
-        if self.overrides != (None, None):
-            self.quota = Quota(
-                default.writes_per_day if writes_per_day is None else writes_per_day,
-                default.max_bytes if max_bytes is None else max_bytes,
-            )
+        self.quota = Quota(
+            default.writes_per_day if writes_per_day is None else writes_per_day,
+            default.max_bytes if max_bytes is None else max_bytes,
+        )
 
     def open_keys(self) -> Statements[None]:
         """Read the usage of the api keys that the operation counts for."""
@@ -124,7 +125,7 @@ class NamespaceUsage:
 
     def _count_content(self, keys: int, notes: int, size: int) -> None:
         """Count content for the namespace and for its owner; an empty namespace gets the writer as its owner."""
-        was_empty = self.is_empty
+        was_empty = not self.keys and not self.notes
         if was_empty:
             self.owner = self.writer
         if self.owner:
@@ -182,13 +183,25 @@ class NamespaceUsage:
     def save(self) -> Statements[None]:
         """Write the row, and the log of changes."""
         if self._is_changed:
-            counters = (self.keys, self.notes, self.bytes, self.day, self.writes)
-            owner_id = self.owner.id if self.owner else ""
-            limits = (*self.overrides, self.version_floor)
-            yield "save_namespace", (self.namespace, *counters, *limits, owner_id, self.now)
-            for key in (self.writer, self.owner):
-                if key:
-                    yield from key.save()
+            yield (
+                "save_namespace",
+                (
+                    self.namespace,
+                    self.keys,
+                    self.notes,
+                    self.bytes,
+                    self.day,
+                    self.writes,
+                    *self.overrides,
+                    self.version_floor,
+                    self.owner.id if self.owner else "",
+                    self._context.now,
+                ),
+            )
+            if self.writer:
+                yield from self.writer.save()
+            if self.owner:
+                yield from self.owner.save()
         yield from append_changes(self._context, self._entries)
 
 

@@ -285,6 +285,11 @@ class Connections(ForkSafe):
         if not self._identity.was_file_recently():
             raise Unavailable(self.describe_loss())
 
+    def check_before_write(self, connection: sqlite3.Connection) -> None:
+        """The same for a connection that has begun to write, which relies on the last check for a millisecond."""
+        if not self._identity.may_write():
+            self.refuse_lost_file(connection)
+
     def refuse_lost_file(self, connection: sqlite3.Connection) -> None:
         """The same for a connection that is about to read or write."""
         if self._identity.is_unchanged():
@@ -294,9 +299,12 @@ class Connections(ForkSafe):
         self._save_log(connection)
         raise Unavailable(reason)
 
-    def has_file(self) -> bool:
-        """Whether the file is still at its path."""
-        return self._identity.is_file()
+    def has_file(self, connection: sqlite3.Connection) -> bool:
+        """Whether the file is still at its path after a commit; if not, the file gets what its log has."""
+        if self._identity.has_written():
+            return True
+        self._save_log(connection)
+        return False
 
     def _check_file(self) -> None:
         if not self._identity.is_file():

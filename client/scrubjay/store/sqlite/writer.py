@@ -91,7 +91,7 @@ class Writer:
         """Commit the queue, with the lock held. Jobs leave it only when they are done."""
         self._remove_done()  # Ctrl-C may have kept the last thread from it, and a job must not run twice
         try:
-            self.commit(list(islice(self._jobs, MAX_BATCH)))
+            self.commit(list(self._jobs if len(self._jobs) <= MAX_BATCH else islice(self._jobs, MAX_BATCH)))
         finally:
             self._remove_done()
 
@@ -108,7 +108,7 @@ class Writer:
         try:
             connection = self._connections.take()
             self._begin(connection)
-            self._connections.refuse_lost_file(connection)
+            self._connections.check_before_write(connection)
             if self.attempt(connection, jobs):
                 self._end(connection, jobs, batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome of these jobs
@@ -165,7 +165,7 @@ class Writer:
             raise
         finally:
             try:
-                if not failed and not self._connections.has_file():
+                if not failed and not self._connections.has_file(connection):
                     for job in jobs:
                         job.error = job.error or Unavailable(
                             f"{self._connections.describe_loss()}; this write went into the file that was open"
