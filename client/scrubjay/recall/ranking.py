@@ -47,6 +47,9 @@ CHANGE_OVERLAP = 0.45
 never replace each other: as a rule for them it found the first answer 5 to 8 % less often."""
 MIN_REPLACED_SCORE = 0.4
 """The score from which on a note can be replaced: below, notes have little to do with the query, or each other."""
+MIN_REPLACED_WORDS = 0.2
+"""The same for its score by words alone, where a model makes the score higher: texts that only sound alike do not
+replace each other."""
 MAX_REPLACED = 10
 """Notes, the best, that newer ones are compared with."""
 CONTEXT_WEIGHT = 0.1
@@ -139,33 +142,53 @@ class Evidence(NamedTuple):
     """The candidates that are only a question."""
 
 
+class Scored(NamedTuple):
+    """A candidate with its score, and with its score by words alone."""
+
+    score: float
+    lexical: float
+    candidate: Candidate
+
+
 def rank(candidates: Sequence[Candidate], evidence: Evidence) -> list[Ranked]:
     """The candidates that have any term of the query, in themselves or their neighbours, best first."""
-    scored = [(_lexical_score(candidate, evidence), candidate) for candidate in candidates]
-    scored = _raise_newer([pair for pair in scored if pair[0] > 0], evidence)
-    scored.sort(key=lambda pair: (round(pair[0], 9), pair[1].updated_at, pair[1].times, pair[1].id), reverse=True)
-    return [Ranked(candidate.id, min(score, 1.0)) for score, candidate in scored]
+    scores = [(_lexical_score(candidate, evidence), candidate) for candidate in candidates]
+    return _in_order([Scored(score, score, candidate) for score, candidate in scores if score > 0], evidence)
 
 
-def _raise_newer(scored: Iterable[tuple[float, Candidate]], evidence: Evidence) -> list[tuple[float, Candidate]]:
-    """The candidates, of which one that replaces an older one gets at least its score; at equal scores it is first."""
-    best = sorted(scored, key=lambda pair: -pair[0])
-    older = [pair for pair in best[:MAX_REPLACED] if pair[0] >= MIN_REPLACED_SCORE and _stands_alone(pair[1])]
-    return [(_raised(pair, older, evidence), pair[1]) for pair in best] if older else best
+def _in_order(scored: Iterable[Scored], evidence: Evidence) -> list[Ranked]:
+    """The best first, and a note that replaces an older one before it."""
+    raised = [(score, each.candidate) for score, each in _raise_newer(scored, evidence)]
+    raised.sort(key=lambda pair: (round(pair[0], 9), pair[1].updated_at, pair[1].times, pair[1].id), reverse=True)
+    return [Ranked(candidate.id, min(score, 1.0)) for score, candidate in raised]
 
 
-def _raised(scored: tuple[float, Candidate], best: Iterable[tuple[float, Candidate]], evidence: Evidence) -> float:
+def _raise_newer(scored: Iterable[Scored], evidence: Evidence) -> list[tuple[float, Scored]]:
+    """The candidates with their scores; one that replaces an older one gets at least its score."""
+    best = sorted(scored, key=lambda each: -each.score)
+    older = [each for each in best[:MAX_REPLACED] if _may_be_replaced(each)]
+    return [(_raised(each, older, evidence), each) for each in best]
+
+
+def _may_be_replaced(old: Scored) -> bool:
+    is_found = old.score >= MIN_REPLACED_SCORE and old.lexical >= MIN_REPLACED_WORDS
+    return is_found and _stands_alone(old.candidate)
+
+
+def _raised(new: Scored, best: Sequence[Scored], evidence: Evidence) -> float:
     """The score of the best of these notes that a candidate replaces, or its own."""
-    score, candidate = scored
-    if not _stands_alone(candidate):
-        return score
-    older = (
-        other_score
-        for other_score, other in best
-        if other_score > score and _is_newer(candidate, other, evidence)
-        if score >= NEAR_EQUAL * other_score or _changes(candidate, other, evidence)
+    if not best or not _stands_alone(new.candidate):
+        return new.score
+    older = (old.score for old in best if old.score > new.score and _replaces(new, old, evidence))
+    return next(older, new.score)
+
+
+def _replaces(new: Scored, old: Scored, evidence: Evidence) -> bool:
+    """Whether a note is newer than another, and states the same or that it is different now."""
+    is_same = new.lexical >= NEAR_EQUAL * old.lexical >= NEAR_EQUAL * MIN_REPLACED_SCORE
+    return _is_newer(new.candidate, old.candidate, evidence) and (
+        is_same or _changes(new.candidate, old.candidate, evidence)
     )
-    return next(older, score)
 
 
 def _stands_alone(candidate: Candidate) -> bool:
@@ -289,15 +312,28 @@ def pass_to_answers(nearest: Mapping[int, float], candidates: Iterable[Candidate
     return passed
 
 
-def fuse(ranked: Sequence[Ranked], nearest: Mapping[int, float]) -> list[Ranked]:
+def fuse(
+    ranked: Iterable[Ranked], nearest: Mapping[int, float], candidates: Iterable[Candidate], evidence: Evidence
+) -> list[Ranked]:
     """The lexical scores, raised by what the semantic index adds, best first.
 
-    A score never depends on which other notes were found, so that a threshold means the same for every query.
+    A score never depends on which other notes were found, so that a threshold means the same for every query; but a
+    note that replaces an older one gets at least its score, as by words alone.
     """
     lexical = dict(ranked)
-    found = [*lexical, *(id_ for id_, cosine in nearest.items() if id_ not in lexical and cosine >= MIN_COSINE)]
-    fused = [Ranked(id_, _fused(lexical.get(id_, 0.0), nearest.get(id_, 0.0))) for id_ in found]
-    return sorted(fused, key=lambda each: (each.score, each.id), reverse=True)
+    found = (each for each in candidates if each.id in lexical or nearest.get(each.id, 0.0) >= MIN_COSINE)
+    return _in_order([_fused_with(lexical.get(each.id, 0.0), each, nearest, evidence) for each in found], evidence)
+
+
+def _fused_with(lexical: float, candidate: Candidate, nearest: Mapping[int, float], evidence: Evidence) -> Scored:
+    return Scored(_fused(lexical, _cosine_of(candidate, nearest, evidence)), lexical, candidate)
+
+
+def _cosine_of(candidate: Candidate, nearest: Mapping[int, float], evidence: Evidence) -> float:
+    """Its similarity, or 0 for a note of another time than that which the query asks about."""
+    if evidence.terms.times and not _time_score(candidate, evidence):
+        return 0.0
+    return nearest.get(candidate.id, 0.0)
 
 
 def _fused(lexical: float, cosine: float) -> float:
@@ -319,13 +355,21 @@ def rank_by_confidence(ranked: Sequence[Ranked], candidates: Iterable[Candidate]
     return sorted(confident, key=lambda each: (each.score, each.id), reverse=True)
 
 
-def explain(candidate: Candidate, evidence: Evidence, lexical: float, cosine: float, now: int | None) -> dict[str, Any]:
+def explain(
+    candidate: Candidate,
+    evidence: Evidence,
+    lexical: float,
+    nearest: Mapping[int, float],
+    score: float,
+    now: int | None,
+) -> dict[str, Any]:
     """How a candidate's score came about: the passage that it fits best, the words of it that it has, and parts.
 
     The values of `parts` add up to the score: the note's own words, those of its neighbours, its having only one of
     several words, the other passages of the query, its being only a question, its speaker, its time, the cap at 1, its
-    being newer than a note that it replaces, and the semantic index. `lexical` is the score that `rank` gave. With
-    `now` it is the score of the ranking "confidence", which has parts for recency and frequency.
+    being newer than a note that it replaces, and the semantic index. `lexical` is the score that `rank` gave, `score`
+    that of `fuse`, or the same without a model. With `now` it is the score of the ranking "confidence", which has parts
+    for recency and frequency.
     """
     terms, length = evidence.terms, evidence.occurrences.lengths.get(candidate.id, 0)
     values = _best_values(evidence.occurrences.counts.get(candidate.id, _NO_COUNTS), length, terms)
@@ -348,7 +392,8 @@ def explain(candidate: Candidate, evidence: Evidence, lexical: float, cosine: fl
     parts["time"] = time + sum(parts.values()) * (TIME_FACTOR - 1) * bool(time)
     parts["cap"] = min(1 - sum(parts.values()), 0.0)
     parts["newer"] = lexical - sum(parts.values())
-    parts["semantic"] = _fused(lexical, cosine) - lexical
+    parts["semantic"] = _fused(lexical, _cosine_of(candidate, nearest, evidence)) - lexical
+    parts["newer"] += score - sum(parts.values())
     if now is not None:
         parts["scale"] = -0.4 * sum(parts.values())
         parts |= {"recency": 0.2 * _recency(candidate, now), "frequency": 0.2 * _frequency(candidate)}

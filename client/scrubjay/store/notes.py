@@ -325,7 +325,8 @@ def recall(
     lexical = dict(ranked)
     cosines = pass_to_answers(nearest, candidates) if nearest else nearest
     if cosines:
-        ranked = fuse(ranked, cosines)
+        ranked = fuse(ranked, cosines, candidates, evidence)
+    fused = dict(ranked)
     ranked = [each for each in ranked if each.score >= query.threshold]
     if query.ranking == "confidence":
         ranked = rank_by_confidence(ranked, candidates, context.now)
@@ -337,9 +338,7 @@ def recall(
         confident_at = context.now if query.ranking == "confidence" else None
         for each in candidates:
             if each.id in notes:
-                explanation = explain(
-                    each, evidence, lexical.get(each.id, 0.0), cosines.get(each.id, 0.0), confident_at
-                )
+                explanation = explain(each, evidence, lexical.get(each.id, 0.0), cosines, fused[each.id], confident_at)
                 notes[each.id] = notes[each.id]._replace(explanation=explanation)
     return [notes[id_] for id_ in scores if id_ in notes]
 
