@@ -871,13 +871,14 @@ def unattended_copy(memory: Memory) -> Memory:
     return memory_on(open_executor(memory._settings, strict=False, unattended=True), memory.namespace)  # noqa: SLF001
 
 
-def check_access(copy: Memory) -> None:
+def check_access(copy: Memory) -> bool:
     """Raise Unauthenticated or Forbidden if the api key of an unattended copy may not write to its namespace.
 
-    An adapter calls it once, while its user is still there to see the error. Nothing happens while the server is
-    unreachable.
+    An adapter calls it once, while its user is still there to see the error. Returns False, and nothing happens, while
+    the server is unreachable.
     """
-    copy._executor.check_access(copy.namespace)  # type: ignore[attr-defined]  # noqa: SLF001
+    was_asked: bool = copy._executor.check_access(copy.namespace)  # type: ignore[attr-defined]  # noqa: SLF001
+    return was_asked
 
 
 def is_strict(memory: Memory) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -157,6 +158,26 @@ def test_messages_after_a_key_was_revoked_are_in_the_outbox(guarded, script, tmp
     assert "agent" in pending()
     with Memory("agent", **where) as memory:
         assert len(memory.pending()) == 5
+
+
+def test_a_program_that_makes_an_agent_for_each_request_survives_the_end_of_its_key(guarded, tmp_path, caplog):
+    key = guarded.make_key("handler")
+    memory = Memory("handled", url=guarded.url, api_key=key, outbox=tmp_path / "outbox.db")
+
+    def handle(message):
+        agent, person = says(quiet(PersistentAgent, "assistant", memory=memory)), quiet(ConversableAgent, "user")
+        person.initiate_chat(agent, message=message, max_turns=1, silent=True)
+        return person.last_message(agent)["content"]
+
+    for number in range(4):
+        if number == 2:
+            guarded.revoke("handler")
+        assert handle(f"message {number}") == "assistant 1"
+        gc.collect()  # agents refer to themselves
+    assert len(memory.pending()) == 4, "two messages and their replies"
+    assert "no longer accepts the api key" in caplog.text
+    with pytest.raises(Unauthenticated):
+        quiet(PersistentAgent, "assistant", memory=Memory("unknown", url=guarded.url, api_key=key))
 
 
 def test_a_message_that_can_neither_be_stored_nor_queued_is_logged_and_saved_with_the_next(home, caplog, tmp_path):

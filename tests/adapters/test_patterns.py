@@ -180,3 +180,38 @@ def test_a_pattern_goes_on_in_another_process(script):
     script(code, Path(__file__).parent, 1)
     printed = script(code, Path(__file__).parent, 2).splitlines()[-1]
     assert printed == "['I am billing.', 'message 1', 'Which invoice?', 'message 2'] invoice 17"
+
+
+def swarm(model, message, variables=None):
+    """A chat of the swarm functions, which pyautogen 0.9 has beside patterns."""
+    contrib = pytest.importorskip("autogen.agentchat.contrib.swarm_agent", reason="this AutoGen has no swarms")
+    billing = PersistentAgent("billing", system_message="I am billing.", llm_config=model.config, memory="desk")
+    triage = PersistentAgent("triage", system_message="I am triage.", llm_config=model.config, memory="desk")
+
+    def transfer(context_variables: ContextVariables) -> contrib.SwarmResult:
+        """Hand the customer over to billing."""
+        context_variables["topic"] = "invoice 17"
+        return contrib.SwarmResult(values="to billing", agent=billing, context_variables=context_variables)
+
+    transfer.__annotations__ = {"context_variables": ContextVariables, "return": contrib.SwarmResult}
+    triage._add_single_function(transfer)
+    return contrib.initiate_swarm_chat(
+        initial_agent=triage,
+        agents=[triage, billing],
+        user_agent=quiet(ConversableAgent, "customer"),
+        messages=message,
+        context_variables=ContextVariables(data=variables or {"topic": "none"}),
+        max_rounds=5,
+    )
+
+
+def test_in_a_swarm_the_messages_of_persistent_agents_continue_and_nothing_else():
+    with serving_model(call_of("transfer", {}), "Which invoice?", "Paid.") as model:
+        result, context, last = swarm(model, "I have a question.")
+        assert (context.to_dict(), last.name) == ({"topic": "invoice 17"}, "billing")
+        result, context, last = swarm(model, "The last one.")
+    assert model.refused == []
+    assert sent(model.seen[-1])[1:] == ["I have a question.", "Which invoice?", "The last one."]
+    assert sent(model.seen[-1])[0] == "I am triage.", "not the agent that was active"
+    assert [line["content"] for line in result.chat_history] == ["The last one.", "Paid."], "a chat of its own"
+    assert context.to_dict() == {"topic": "none"}

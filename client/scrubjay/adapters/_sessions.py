@@ -21,7 +21,7 @@ from weakref import WeakSet, WeakValueDictionary
 from scrubjay.adapters._project import project_name
 from scrubjay.commands import Command
 from scrubjay.conversations import STATE, is_reserved, session_prefix, split_key
-from scrubjay.errors import Conflict, InvalidInput, ScrubjayError, Unavailable, repr_short
+from scrubjay.errors import Conflict, Forbidden, InvalidInput, ScrubjayError, Unauthenticated, Unavailable, repr_short
 from scrubjay.exact_json import decode, encode
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.memory import Memory, check_access, is_strict, unattended_copy
@@ -44,18 +44,34 @@ class _Copies:
 
     def __init__(self) -> None:
         self._open: WeakValueDictionary[tuple[Any, ...], Memory] = WeakValueDictionary()
+        self._accepted: set[int] = set()
+        """Hashes of the keys of memories that have accepted writes in this process."""
         self._lock = threading.Lock()
 
     def copy_of(self, memory: Memory) -> Memory:
-        """The copy of a memory; raises Unauthenticated or Forbidden if its api key may not write there."""
+        """The copy of a memory; raises Unauthenticated or Forbidden if its api key may not write there.
+
+        A program that makes its agents for each request goes on when the key is revoked: its messages are queued.
+        """
         key = (memory.namespace, memory.location, memory._settings)
         with self._lock:
             copy = self._open.get(key)
             if copy is None:
                 copy = unattended_copy(memory)
-                check_access(copy)
+                self._check_access(copy, hash(key))
                 self._open[key] = copy
             return copy
+
+    def _check_access(self, copy: Memory, key: int) -> None:
+        try:
+            if check_access(copy):
+                self._accepted.add(key)
+        except (Unauthenticated, Forbidden) as error:
+            if key not in self._accepted:
+                raise
+            log.error(  # noqa: TRY400 - the message has the cause
+                "%r no longer accepts the api key: %s. Messages are queued on this machine until it does", copy, error
+            )
 
 
 _copies = _Copies()

@@ -112,10 +112,18 @@ class OutboxExecutor(Executor):
         """Send once more what the target has refused for good."""
         self._sender.retry_refused()
 
-    def check_access(self, namespace: str) -> None:
-        """Raise Unauthenticated or Forbidden if the target does not accept writes to a namespace."""
-        with contextlib.suppress(Unavailable, QuotaExceeded):
+    def check_access(self, namespace: str) -> bool:
+        """Raise Unauthenticated or Forbidden if the target does not accept writes to a namespace.
+
+        Returns False if it could not be asked.
+        """
+        try:
             self._ask(no_op(namespace))
+        except QuotaExceeded:
+            return True
+        except Unavailable:
+            return False
+        return True
 
     @property
     def is_unreachable(self) -> bool:
