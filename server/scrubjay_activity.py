@@ -9,8 +9,8 @@ import time
 from starlette.types import Scope
 
 from scrubjay.errors import ScrubjayError
+from scrubjay.store.engine import ServedStore
 from scrubjay.store.overview import RequestCount, add_requests
-from scrubjay.store.sqlite.asyncio import AsyncStore
 
 RECALLS = ("recall", "inject_context")
 """Names of the routes that recall notes."""
@@ -23,7 +23,7 @@ WRITE_SECONDS = 60.0
 class RequestCounter:
     """The requests that this process has answered, added to the database once a minute."""
 
-    def __init__(self, store: AsyncStore) -> None:
+    def __init__(self, store: ServedStore) -> None:
         self._store = store
         self._counts: dict[tuple[int, str], RequestCount] = {}
 
