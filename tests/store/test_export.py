@@ -243,5 +243,5 @@ def test_large_values_and_long_lists_are_read_page_by_page(driver, tmp_path, mon
         driver.run(notes.remember("ns", NewNote.check(f"note {i} " + "z" * (i * 60))))
     path = exported(driver, tmp_path / "export")
     driver.run(export.import_namespace("copy", path))
-    assert contents(driver, "copy") == contents(driver.store, "ns")
+    assert contents(driver, "copy") == contents(driver, "ns")
     assert list(export._pages([(1, 600), (2, 600), (3, 10), (4, 5000), (5, 1)])) == [(1, 1), (2, 3), (4, 4), (5, 5)]
