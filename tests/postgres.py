@@ -24,6 +24,9 @@ SETTINGS = {
     "shared_buffers": "64MB",
     "fsync": "off",  # the machine does not lose its power during a test
     "max_wal_size": "256MB",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "full_page_writes": "off",
 }
 _schemas = itertools.count(1)
 

@@ -557,7 +557,7 @@ def test_a_database_that_cannot_be_opened_is_refused_with_advice(url, broken, ad
 
 def test_no_message_shows_the_password():
     address = connection.Address("postgresql://bob:hunter2@h1,h2:5433/db?schema=s&sslmode=require")
-    assert address.name == "postgresql://h1,h2:5433/db"
+    assert address.name == "postgresql://h1,h2:5433/db?schema=s"
     assert (address.schema, "sslmode=require" in address.conninfo) == ("s", True)
 
 

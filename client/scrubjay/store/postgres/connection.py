@@ -119,7 +119,8 @@ class Address:
         """The schema that has the tables: no other program's tables are in it."""
         self.conninfo = urlunsplit(parts._replace(query=urlencode({**_DEFAULTS, **given})))
         hosts = parts.netloc.rpartition("@")[2] or given.get("host", "localhost")
-        self.name = f"{parts.scheme}://{hosts}{parts.path}"
+        named = "" if self.schema == DEFAULT_SCHEMA else f"?schema={self.schema}"
+        self.name = f"{parts.scheme}://{hosts}{parts.path}{named}"
         """The URL as messages show it: without a user and a password."""
 
 
