@@ -10,8 +10,8 @@ from typing import Any
 from starlette.types import Scope
 
 from scrubjay.errors import ScrubjayError
+from scrubjay.store.engine import ServedStore
 from scrubjay.store.overview import RequestCount, add_requests
-from scrubjay.store.sqlite.asyncio import AsyncStore
 
 RECALLS = ("recall", "inject_context")
 """Names of the routes that recall notes."""
@@ -24,7 +24,7 @@ WRITE_SECONDS = 60.0
 class RequestCounter:
     """The requests that this process has answered, added to the database once a minute."""
 
-    def __init__(self, store: AsyncStore) -> None:
+    def __init__(self, store: ServedStore) -> None:
         self._store = store
         self._counts: dict[tuple[int, str], list[Any]] = {}
         """By minute and kind: the other fields of a RequestCount, in a list that can be changed."""

@@ -14,11 +14,11 @@ from typing import IO, Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import StreamingResponse
 
+import scrubjay_engine
 import scrubjay_models as models
 from scrubjay.errors import InvalidInput, NotFound, Unavailable, repr_short
 from scrubjay.store import api_keys, changes, export, usage
-from scrubjay.store.sqlite import backup, erase
-from scrubjay.store.sqlite.store import SqliteStore
+from scrubjay.store.sqlite import backup
 from scrubjay.validation import MAX_NAMESPACE_CHARS, MAX_SECONDS, check_namespace
 from scrubjay_http import (
     AUTHENTICATED,
@@ -176,7 +176,7 @@ async def export_namespace(caller: Admitted, namespace: ReadableNamespace) -> Re
     # Into a file first: an error can still be answered, and a slow client does not keep a transaction open.
     with _disk_errors(), contextlib.ExitStack() as undo:
         file = undo.enter_context(tempfile.TemporaryFile(dir=store.folder))
-        await store.run_in_thread(SqliteStore.run, export.export_namespace(namespace, file.write))
+        await store.run_in_thread(lambda opened: opened.run(export.export_namespace(namespace, file.write)))
         undo.pop_all()
     return _file_response(file, NDJSON)
 
@@ -208,7 +208,7 @@ async def import_namespace(
 @routes.post(f"{_NAMESPACE}/erase", name="erase", response_model=models.ErasedResult)
 async def erase_namespace(caller: Admitted, namespace: WritableNamespace) -> Response:
     """Erase a namespace from every table, rebuild the file and search it for traces."""
-    erased = await caller.resources.store.run_in_thread(erase.erase, namespace, caller.actor)
+    erased = await caller.resources.store.run_in_thread(scrubjay_engine.erase, namespace, caller.actor)
     return JsonResponse(erased.to_json())
 
 
@@ -216,6 +216,7 @@ async def erase_namespace(caller: Admitted, namespace: WritableNamespace) -> Res
 async def back_up(caller: Admitted) -> Response:
     """The whole database, read in one transaction."""
     store = caller.resources.store
+    scrubjay_engine.require_file(store)
     with (
         _disk_errors(),
         tempfile.TemporaryDirectory(dir=store.folder, prefix=f".scrubjay-backup-{backup.owner()}-") as folder,

@@ -7,6 +7,7 @@ import base64
 import functools
 import ipaddress
 import sqlite3
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
@@ -46,7 +47,7 @@ class Authenticator:
     """Admits requests: by api key or, until the first key is issued, by being local; within the client's limits."""
 
     def __init__(
-        self, keys: ApiKeyCache, sign_ins: SignIns, settings: Settings, per_minute: float, max_concurrent: int
+        self, keys: KeyCache, sign_ins: SignIns, settings: Settings, per_minute: float, max_concurrent: int
     ) -> None:
         self._keys = keys
         self.sign_ins = sign_ins
@@ -120,6 +121,12 @@ class Quotas:
 
     def _actor(self, access: Access, quota: Quota) -> Actor:
         return Actor(access.name, "" if access.admin else access.id, quota, self._of_keys)
+
+
+class KeyCache(Protocol):
+    """What the authenticator needs, whichever engine has the keys."""
+
+    def find(self, apikey: str | None) -> Access | None: ...
 
 
 class ApiKeyCache:

@@ -27,9 +27,9 @@ from uvicorn.supervisors import Multiprocess
 from scrubjay.errors import ScrubjayError, pluralize
 from scrubjay.semantic.embedding import open_embedder
 from scrubjay.settings import SETTINGS, Settings, add_serve_flags, server_settings
-from scrubjay.store import api_keys
+from scrubjay.store import api_keys, engine
+from scrubjay.store.engine import Store, location_of
 from scrubjay.store.operation import NO_QUOTA, Quota
-from scrubjay.store.sqlite import SqliteStore
 from scrubjay.version import __version__
 from scrubjay_auth import Quotas, requires_key
 from scrubjay_limits import LimitedProtocol
@@ -58,12 +58,14 @@ def serve(arguments: argparse.Namespace) -> int:
         if settings.embedder:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads would compete with the server's
             open_embedder(settings.embedder)
-        is_new = not Path(settings.path).expanduser().exists()
+        is_new = not settings.store and not Path(settings.path).expanduser().exists()
         # Opened once before anything is promised: a bad path or a newer format is reported here.
         store = open_store(settings)
         listener = _listen(settings)
         start = _describe_access(store, settings)
-        file_state = " (read-only: the file cannot be written)" if store.only_reads else " (new database)" * is_new
+        location = location_of(store) + (
+            " (read-only: the file cannot be written)" if store.only_reads else " (new database)" * is_new
+        )
         store.close()
     except ScrubjayError as error:
         print(f"scrubjay: {error}", file=sys.stderr)
@@ -73,7 +75,7 @@ def serve(arguments: argparse.Namespace) -> int:
         # Uvicorn has handlers of its own while it runs. Until then the request to stop is remembered: an exception
         # raised here could be lost in whatever the interpreter is doing.
         signal.signal(ending, lambda *_: stop.set())
-    print(banner(listener, start, settings, file_state), flush=True)
+    print(banner(listener, start, settings, location), flush=True)
     os.environ.update({SETTINGS[name].variable: str(given) for name, given in flags.items() if given is not None})
     try:
         _run_server(_uvicorn_config(settings), listener, stop)
@@ -187,7 +189,7 @@ class Start(NamedTuple):
     """The first api key, if it was issued now."""
 
 
-def _describe_access(store: SqliteStore, settings: Settings) -> Start:
+def _describe_access(store: Store, settings: Settings) -> Start:
     """Who has access; issues the first api key if one is required and there has never been one."""
     if store.run(api_keys.admit(None)) is api_keys.EVERYTHING:
         if not requires_key(settings):
@@ -198,11 +200,12 @@ def _describe_access(store: SqliteStore, settings: Settings) -> Start:
             return Start(line, is_open=False, api_key=first_key)
     if store.run(api_keys.list_all()):
         return Start("access   requests with a valid api key; `scrubjay key list` shows them", is_open=False)
-    admin = f"scrubjay key issue --admin --path {store.path}"
+    where = f"{'--url' if settings.store else '--path'} {location_of(store)}"
+    admin = f"scrubjay key issue --admin {where}"
     return Start(f"access   nobody, because every key is revoked: {admin}", is_open=False)
 
 
-def banner(listener: socket.socket, start: Start, settings: Settings, file_state: str = "") -> str:
+def banner(listener: socket.socket, start: Start, settings: Settings, location: str) -> str:
     """What `scrubjay serve` prints when it has started."""
     url, also = _url_of(listener)
     quotas = Quotas(settings)
@@ -216,7 +219,7 @@ def banner(listener: socket.socket, start: Start, settings: Settings, file_state
     )
     return f"""Scrubjay {__version__} is serving at {url}{also}
   {start.access}
-  data     {Path(settings.path).expanduser()}{file_state}
+  data     {location}
   quotas   {_describe_quota(quota)}; {requests_text}
   try      {_try_line(url, start)}
   look     {pages}
@@ -257,16 +260,8 @@ def _command_path() -> str:
     return shlex.quote(str(script)) if script.exists() else f"{shlex.quote(sys.executable)} -m scrubjay"
 
 
-def open_store(settings: Settings, quota: Quota = NO_QUOTA) -> SqliteStore:
-    return SqliteStore(
-        settings.path,
-        durability=settings.durability,
-        quota=quota,
-        busy_seconds=BUSY_SECONDS,
-        secret=settings.secret,
-        audit_days=settings.audit_days,
-        audit_rows=settings.audit_rows,
-    )
+def open_store(settings: Settings, quota: Quota = NO_QUOTA) -> Store:
+    return engine.open_store(settings, quota=quota, busy_seconds=BUSY_SECONDS)
 
 
 def before_shutdown(call: Callable[[], None]) -> None:

@@ -41,10 +41,10 @@ from scrubjay.semantic.index import SemanticIndex
 from scrubjay.settings import Settings
 from scrubjay.store import items, notes
 from scrubjay.store.api_keys import Access
+from scrubjay.store.engine import ServedStore
 from scrubjay.store.idempotency import HEADER, IdempotencyKey, run_once
 from scrubjay.store.items import StoredItem
 from scrubjay.store.operation import Actor, Operation
-from scrubjay.store.sqlite.asyncio import AsyncStore
 from scrubjay.store.usage import NamespaceUsage
 from scrubjay.validation import (
     MAX_COUNT,
@@ -63,7 +63,7 @@ from scrubjay_activity import RequestCounter
 from scrubjay_auth import NEW_KEY, Authenticator, Quotas, headers_of
 from scrubjay_limits import MAX_BODY_BYTES, SMALL_BODY_BYTES, BodyLimit, WatchLimit
 from scrubjay_models import NAME_PATTERN, ErrorResult
-from scrubjay_watch import RefusalLog, Watchers
+from scrubjay_watch import AnyWatchers, RefusalLog
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -91,11 +91,11 @@ class Resources:
     """What the routes share in a server process, from its start to its end."""
 
     settings: Settings
-    store: AsyncStore
+    store: ServedStore
     authenticator: Authenticator
     quotas: Quotas
     refusals: RefusalLog
-    watchers: Watchers
+    watchers: AnyWatchers
     watch_limit: WatchLimit
     body_limit: BodyLimit
     parser: ThreadPoolExecutor

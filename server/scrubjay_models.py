@@ -605,6 +605,7 @@ class ErasedResult(BaseModel):
     files: list[str]
     bytes: int
     traces: list[str] = Field(description="where erased text was found; empty if it is gone")
+    limits: str = Field("", description="what the database engine cannot promise about copies that it keeps itself")
 
 
 class WhoResult(BaseModel):

@@ -42,10 +42,10 @@ from scrubjay.recall.prompt import format_prompt
 from scrubjay.semantic.index import SemanticIndex
 from scrubjay.settings import Settings, server_settings
 from scrubjay.store import conversations, items, lists, notes, search, usage
+from scrubjay.store.engine import ServedStore
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.sqlite import backup
-from scrubjay.store.sqlite.asyncio import AsyncStore
-from scrubjay.store.sqlite.store import SWEEP_SECONDS, SqliteStore
+from scrubjay.store.sqlite.store import SWEEP_SECONDS
 from scrubjay.validation import (
     MAX_COUNT,
     MAX_MESSAGES_PAGE,
@@ -56,8 +56,9 @@ from scrubjay.validation import (
 )
 from scrubjay.version import __version__
 from scrubjay_activity import RequestCounter
-from scrubjay_auth import ApiKeyCache, Authenticator, Quotas
+from scrubjay_auth import Authenticator, Quotas
 from scrubjay_command import before_shutdown, main, open_store, serve, stop_with_parent
+from scrubjay_engine import open_async, open_key_cache, open_watchers
 from scrubjay_http import (
     AUTHENTICATED,
     COMMON_ERRORS,
@@ -101,7 +102,7 @@ from scrubjay_limits import REQUEST_SHARE, BodyLimit, WatchLimit, send_at_once, 
 from scrubjay_log import log_request
 from scrubjay_models import Label
 from scrubjay_signin import SignIns
-from scrubjay_watch import MAX_WAIT_SECONDS, EventStream, RefusalLog, Watch, Watchers
+from scrubjay_watch import MAX_WAIT_SECONDS, EventStream, RefusalLog, Watch
 
 # ---------------------------------------------------------------- /v1: values
 # A route's name is its verb, under which a refused request is logged.
@@ -423,7 +424,9 @@ async def search_values(
 ) -> Response:
     """The values and the items of lists that match a query best, best first."""
     operation = search.search(namespace, body.query, body.prefix, body.limit)
-    found = await caller.resources.store.run_in_thread(SqliteStore.run, operation)  # it counts words for a second
+    found = await caller.resources.store.run_in_thread(
+        lambda store: store.run(operation)
+    )  # it counts words for a second
     return JsonResponse({"matches": [match._asdict() for match in found]})
 
 
@@ -797,7 +800,7 @@ async def _lifespan(app: Service) -> AsyncIterator[None]:
     stop_with_parent()
     file = open_store(settings)
     file.name = "the server's database"  # clients need not know its path
-    keys = ApiKeyCache(file)
+    keys = open_key_cache(file)
     workers = max(settings.workers, 1)  # each process gets its share of a limit
     authenticator = Authenticator(
         keys,
@@ -806,14 +809,14 @@ async def _lifespan(app: Service) -> AsyncIterator[None]:
         settings.requests_per_minute / workers,
         share_of_connections(REQUEST_SHARE),
     )
-    async with AsyncStore(file) as store:
+    async with open_async(file) as store:
         app.resources = Resources(
             settings,
             store,
             authenticator,
             Quotas(settings),
             RefusalLog(store),
-            Watchers(store),
+            open_watchers(store),
             WatchLimit(math.ceil(settings.max_watches / workers)),
             BodyLimit(),
             ThreadPoolExecutor(1, "scrubjay-parser"),
@@ -837,7 +840,7 @@ async def _lifespan(app: Service) -> AsyncIterator[None]:
             keys.close()
 
 
-async def _sweep_forever(store: AsyncStore) -> None:
+async def _sweep_forever(store: ServedStore) -> None:
     """Remove expired items and leftover temporary files, once a minute."""
     while True:
         with contextlib.suppress(ScrubjayError):  # the next round does it

@@ -12,8 +12,8 @@ from http.cookies import CookieError, SimpleCookie
 from starlette.types import Scope
 
 from scrubjay.store import sign_ins
+from scrubjay.store.engine import Store
 from scrubjay.store.sign_ins import SIGN_IN_SECONDS, SignIn
-from scrubjay.store.sqlite import SqliteStore
 
 COOKIE = "scrubjay_sign_in"
 COOKIE_PATH = "/v1/"
@@ -24,7 +24,7 @@ SAFE_METHODS = ("GET", "HEAD")
 class SignIns:
     """The browsers that are signed in. Each request reads the database: people send few."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def find(self, scope: Scope, headers: dict[bytes, bytes]) -> SignIn | None:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Collection
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from scrubjay.errors import ScrubjayError
 from scrubjay.models import Change
 from scrubjay.store import changes
+from scrubjay.store.engine import ServedStore
 from scrubjay.store.operation import Actor
 from scrubjay.store.sqlite.asyncio import AsyncStore
 
@@ -38,7 +39,7 @@ class RefusalLog:
     Refusals of the same client in the same namespace with the same error become one row, with the first key.
     """
 
-    def __init__(self, store: AsyncStore) -> None:
+    def __init__(self, store: ServedStore) -> None:
         self._store = store
         self._pending: dict[tuple[str, ...], tuple[str, changes.Refusal]] = {}
         self._writing: asyncio.Task[None] | None = None
@@ -139,10 +140,21 @@ class Watchers:
         return self._store.read_sync(changes.last_change())
 
 
+class AnyWatchers(Protocol):
+    """What a watch needs, whichever engine wakes it."""
+
+    closed: bool
+
+    async def wait(self, namespace: str, cursor: int, seconds: float) -> None: ...
+    def close(self) -> None: ...
+
+
 class Watch:
     """The position of one request in the changes of a namespace."""
 
-    def __init__(self, store: AsyncStore, watchers: Watchers, namespace: str, prefix: str, cursor: int | None) -> None:
+    def __init__(
+        self, store: ServedStore, watchers: AnyWatchers, namespace: str, prefix: str, cursor: int | None
+    ) -> None:
         self._store = store
         self._watchers = watchers
         self._namespace = namespace

@@ -14,6 +14,17 @@ settings.register_profile(
 settings.load_profile("scrubjay")
 
 
+def pytest_collection_modifyitems(config, items):
+    """Tests of what a file promises run on the drivers of SQLite alone."""
+    for_files = [
+        item
+        for item in items
+        if item.get_closest_marker("sqlite_file") and "postgres" in getattr(item, "callspec", item).params.values()
+    ]
+    items[:] = [item for item in items if item not in for_files]
+    config.hook.pytest_deselected(items=for_files)
+
+
 @pytest.fixture(autouse=True)
 def _own_settings(monkeypatch, tmp_path):
     """No test reads or writes what belongs to the developer."""

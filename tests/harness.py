@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import functools
 import io
 import itertools
 import json
@@ -22,15 +24,24 @@ from typing import Any
 from unittest import mock
 from urllib.parse import unquote
 
+from postgres import Postgres
 from scrubjay.cli import main
 from scrubjay.store.operation import NO_QUOTA, Context, Operation
+from scrubjay.store.postgres import PostgresStore
+from scrubjay.store.postgres import erase as postgres_erase
+from scrubjay.store.postgres.queries import text_of
 from scrubjay.store.sqlite import SqliteStore
+from scrubjay.store.sqlite import erase as sqlite_erase
 from scrubjay.store.sqlite.asyncio import AsyncStore
 from scrubjay.store.sqlite.queries import QUERIES
 from scrubjay.transport import Response
 from scrubjay.version import __version__
 
 DAY = 86_400
+ALL_TABLES = (
+    *("namespaces", "items", "list_items", "idempotency_keys", "api_keys", "erasable_blobs", "notes", "note_words"),
+    *("note_vectors", "changes", "refusals", "key_envelope", "sign_ins", "requests"),
+)
 _numbers = itertools.count(1)
 
 
@@ -202,7 +213,35 @@ def work_of(path: Path, operation: Operation[Any]) -> int:
     return count
 
 
-class SyncDriver:
+class Driver:
+    """A store behind one `run`, whichever engine and driver it has."""
+
+    store: SqliteStore | PostgresStore
+    delete_rows = staticmethod(sqlite_erase.delete_rows)
+
+    def query(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query, which may also change some."""
+        connection = self.store.take()
+        try:
+            cursor = connection.execute(self.text_of(text), params)
+            return cursor.fetchall() if cursor.description else []
+        finally:
+            self.store.put_back(connection)
+
+    def text_of(self, text: str) -> Any:
+        return text
+
+    @property
+    def where(self) -> str:
+        """The file, or the URL of the database."""
+        return str(self.store.path)
+
+    def dump(self) -> list[Any]:
+        """All rows of all tables."""
+        return [(table, sorted(map(repr, self.query(f"SELECT * FROM {table}")))) for table in ALL_TABLES]
+
+
+class SyncDriver(Driver):
     """The store as embedded clients use it."""
 
     def __init__(self, path: Path, **options: Any) -> None:
@@ -215,7 +254,7 @@ class SyncDriver:
         self.store.close()
 
 
-class AioDriver:
+class AioDriver(Driver):
     """The store as the server uses it, driven from outside its loop."""
 
     def __init__(self, path: Path, **options: Any) -> None:
@@ -237,4 +276,41 @@ class AioDriver:
         self._runner.close()
 
 
-DRIVERS = {"sqlite": SyncDriver, "aio": AioDriver}
+@functools.cache
+def postgres() -> Postgres:
+    """One PostgreSQL for all tests of a process, started when the first needs it."""
+    server = Postgres()
+    atexit.register(server.close)
+    return server
+
+
+@functools.cache
+def schema_for(path: Path) -> str:
+    """The URL of the schema that a test uses in place of a file."""
+    return postgres().fresh_url()
+
+
+class PostgresDriver(Driver):
+    """The store in a PostgreSQL database."""
+
+    delete_rows = staticmethod(postgres_erase.delete_rows)
+
+    def text_of(self, text: str) -> Any:
+        return text_of(text).encode()
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self._url = schema_for(path)
+        self.store = PostgresStore(self._url, **options)
+
+    @property
+    def where(self) -> str:
+        return self._url
+
+    def run(self, operation: Operation[Any]) -> Any:
+        return self.store.run(operation)
+
+    def close(self) -> None:
+        self.store.close()
+
+
+DRIVERS = {"sqlite": SyncDriver, "aio": AioDriver, "postgres": PostgresDriver}

@@ -93,6 +93,19 @@ def test_compose_runs_the_image_and_backups_that_the_command_accepts():
         assert service["cap_drop"] == ["ALL"]
 
 
+def test_compose_with_postgresql_runs_two_servers_on_one_database():
+    services = yaml.safe_load((DEPLOY / "compose-postgres.yaml").read_text())["services"]
+    servers = [service for service in services.values() if service["image"] == "scrubjay"]
+    assert len({server["environment"]["SCRUBJAY_STORE"] for server in servers}) == 1 < len(servers)
+    for server in servers:
+        assert {name for name in server["environment"] if name.startswith("SCRUBJAY")} <= {
+            setting.variable for setting in SETTINGS.values()
+        }
+        assert server["read_only"]
+        assert server["cap_drop"] == ["ALL"]
+        assert all(port.startswith("127.0.0.1:") for port in server["ports"])
+
+
 # ------------------------------------------------------------ systemd
 
 

@@ -1,11 +1,12 @@
-"""The executor of commands on a database file in this process."""
+"""The executor of commands on a database file, or on a PostgreSQL database, in this process."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +17,7 @@ from scrubjay.models import Change, Note
 from scrubjay.operations import notes_stored, operation_for, operation_of
 from scrubjay.settings import Settings
 from scrubjay.store import changes
+from scrubjay.store.engine import Store, location_of, open_store
 from scrubjay.store.operation import Operation
 from scrubjay.store.sqlite import SqliteStore
 from scrubjay.store.sqlite.connection import BUSY_SECONDS
@@ -33,7 +35,7 @@ class LocalExecutor(Executor):
 
     def __init__(self, settings: Settings, busy_seconds: float = BUSY_SECONDS) -> None:
         self._store = _stores.borrow(settings, busy_seconds)
-        self.location = str(self._store.path)
+        self.location = location_of(self._store)
         self._index = _stores.index_of(self._store, settings.embedder)
         # Programs of three lines never call close(): garbage collection and exit do it too.
         self._finalizer = weakref.finalize(self, _stores.give_back, self._store)
@@ -76,8 +78,9 @@ class LocalExecutor(Executor):
             if found or after is None or time.monotonic() >= give_up_at:
                 return found, cursor
             after = cursor
-            while self._store.run(changes.last_change()) == cursor and time.monotonic() < give_up_at:
-                time.sleep(POLL_SECONDS)
+            with _pauses(self._store, namespace) as pause:
+                while self._store.run(changes.last_change(namespace)) == cursor and time.monotonic() < give_up_at:
+                    pause(give_up_at - time.monotonic())
 
 
 _OWN_METHODS: dict[Verb, Callable[..., Any]] = {
@@ -88,6 +91,16 @@ _OWN_METHODS: dict[Verb, Callable[..., Any]] = {
 """Verbs that are more than one operation here."""
 
 
+@contextlib.contextmanager
+def _pauses(store: Store, namespace: str) -> Iterator[Callable[[float], object]]:
+    """A function that waits until a namespace may have changed, but no longer than so many seconds."""
+    if isinstance(store, SqliteStore):
+        yield lambda _seconds: time.sleep(POLL_SECONDS)
+    else:
+        with store.listener.watching(namespace) as wait:
+            yield wait
+
+
 def _run_once(operation: Operation[Any], command: Command, idempotency_key: str | None) -> Operation[Any]:
     from scrubjay.store import idempotency  # noqa: PLC0415 - few embedded programs need it
 
@@ -96,7 +109,7 @@ def _run_once(operation: Operation[Any], command: Command, idempotency_key: str 
     return idempotency.run_once(operation, idempotency.IdempotencyKey.parse(idempotency_key or ""))
 
 
-def open_index(store: SqliteStore, embedder: str) -> SemanticIndex:
+def open_index(store: Store, embedder: str) -> SemanticIndex:
     from scrubjay.semantic.index import SemanticIndex  # noqa: PLC0415 - only with an embedder
 
     index = SemanticIndex(store, embedder)
@@ -107,7 +120,7 @@ def open_index(store: SqliteStore, embedder: str) -> SemanticIndex:
 class _StoreKey(NamedTuple):
     """What two executors must agree on to share a store."""
 
-    path: Path
+    location: str
     durability: str
     secret: str | None
     audit_rows: int
@@ -120,10 +133,10 @@ class _Stores(ForkSafe):
     """
 
     def __init__(self) -> None:
-        self._open: dict[_StoreKey, SqliteStore] = {}
+        self._open: dict[_StoreKey, Store] = {}
         self._borrowers: dict[_StoreKey, int] = {}
-        self._keys: dict[SqliteStore, _StoreKey] = {}
-        self._indexes: dict[tuple[SqliteStore, str], SemanticIndex] = {}
+        self._keys: dict[Store, _StoreKey] = {}
+        self._indexes: dict[tuple[Store, str], SemanticIndex] = {}
         self.reset()
         self.register_at_fork()
 
@@ -131,22 +144,18 @@ class _Stores(ForkSafe):
         # Reentrant: the garbage collector may close another Memory, and so give its store back, during a borrow.
         self._lock = threading.RLock()
 
-    def borrow(self, settings: Settings, busy_seconds: float) -> SqliteStore:
+    def borrow(self, settings: Settings, busy_seconds: float) -> Store:
         """The store for these settings; it is closed when every borrower has given it back."""
-        path = Path(settings.path).expanduser().resolve()
-        key = _StoreKey(path, settings.durability, settings.secret or None, settings.audit_rows, busy_seconds)
+        path = str(Path(settings.path).expanduser().resolve())
+        settings = settings._replace(path=path)
+        key = _StoreKey(
+            settings.store or path, settings.durability, settings.secret or None, settings.audit_rows, busy_seconds
+        )
         with self._lock:
             self._borrowers[key] = self._borrowers.get(key, 0) + 1  # first, so that no other thread closes it
             try:
                 if key not in self._open:
-                    store = SqliteStore(
-                        path,
-                        durability=settings.durability,
-                        secret=settings.secret,
-                        busy_seconds=busy_seconds,
-                        audit_days=settings.audit_days,
-                        audit_rows=settings.audit_rows,
-                    )
+                    store = open_store(settings, busy_seconds=busy_seconds)
                     self._open[key] = store
                     self._keys[store] = key
                 return self._open[key]
@@ -154,11 +163,11 @@ class _Stores(ForkSafe):
                 self._return(key)
                 raise
 
-    def give_back(self, store: SqliteStore) -> None:
+    def give_back(self, store: Store) -> None:
         with self._lock:
             self._return(self._keys[store])
 
-    def index_of(self, store: SqliteStore, embedder: str | None) -> SemanticIndex | None:
+    def index_of(self, store: Store, embedder: str | None) -> SemanticIndex | None:
         """The semantic index of a store; None without an embedder: then notes are found by words alone."""
         if not embedder:
             return None

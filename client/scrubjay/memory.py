@@ -19,7 +19,7 @@ from scrubjay.executor import Executor
 from scrubjay.local import LocalExecutor
 from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
-from scrubjay.settings import Settings, memory_settings
+from scrubjay.settings import Settings, is_database, memory_settings
 from scrubjay.transaction import Transaction
 from scrubjay.validation import (
     MAX_COUNT,
@@ -57,7 +57,8 @@ class Memory:
     return None, and are sent later, in order and once. With `strict=True` they raise Unavailable instead.
 
     :param namespace: 1 to 128 characters without "/"; namespaces share nothing.
-    :param url: the server, such as "http://127.0.0.1:8787" (SCRUBJAY_URL).
+    :param url: the server, such as "http://127.0.0.1:8787", or a PostgreSQL database: "postgresql://host/database"
+        (SCRUBJAY_URL).
     :param path: the database file (SCRUBJAY_PATH); not together with `url`.
     :param durability: "full" or "fast" (SCRUBJAY_DURABILITY).
     :param timeout: seconds to wait for the server (SCRUBJAY_TIMEOUT).
@@ -809,10 +810,12 @@ def resolve_arguments(**arguments: Any) -> Settings:
         if value is not None and not isinstance(value, str | PathLike):
             raise InvalidInput(f"{name} is text, not {repr_short(value)}")
     if arguments.get("url") is not None and arguments.get("path") is not None:
-        raise InvalidInput("give url= for a server or path= for a file, not both")
+        raise InvalidInput("give url= for a server or a database, or path= for a file, not both")
     settings = memory_settings(**arguments)
+    url = None if arguments.get("path") is not None else settings.url
     return settings._replace(
-        url=None if arguments.get("path") is not None else settings.url,
+        url=None if is_database(url) else url,
+        store=url if is_database(url) else None,
         path=fspath(settings.path),
         outbox=fspath(settings.outbox),
     )

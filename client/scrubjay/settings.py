@@ -99,9 +99,22 @@ class Setting(NamedTuple):
 SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting("url", None, str, "the server to use; without it the file is used directly", memory=True),
+        Setting(
+            "url",
+            None,
+            str,
+            "the server to use, or postgresql://…; without it the file is used directly",
+            memory=True,
+        ),
         Setting("api_key", None, str, "the api key to send to the server", memory=True),
         Setting("path", default_path, str, "the database file", memory=True, serve=True),
+        Setting(
+            "store",
+            None,
+            str,
+            "the PostgreSQL database to use instead of the file: postgresql://host,host/database",
+            serve=True,
+        ),
         Setting(
             "durability",
             "full",
@@ -234,6 +247,7 @@ class Settings(NamedTuple):
     url: str | None
     api_key: str | None
     path: str
+    store: str | None
     durability: str
     timeout: float
     outbox: str
@@ -269,6 +283,11 @@ _FOR_SERVER = {name for name, setting in SETTINGS.items() if setting.serve} | {"
 def memory_settings(**arguments: Any) -> Settings:
     """The settings of a client: of the file, or of the server that it talks to."""
     return _resolve_all(_FOR_MEMORY, arguments)
+
+
+def is_database(url: str | None) -> bool:
+    """Whether a URL is that of a PostgreSQL database, and not of a server."""
+    return url is not None and url.startswith(("postgresql://", "postgres://"))
 
 
 def server_settings(**arguments: Any) -> Settings:

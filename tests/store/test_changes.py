@@ -12,7 +12,6 @@ from scrubjay.models import Change
 from scrubjay.store import api_keys, changes, items, lists, notes, usage
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.operation import Actor
-from scrubjay.store.sqlite import erase
 from scrubjay.validation import NewNote
 
 REFUSAL = changes.Refusal("set", "ns", "k", "forbidden")
@@ -117,7 +116,7 @@ def test_the_log_is_rotated_by_age_and_by_number_and_keeps_its_last(open_driver,
     driver.store.sweep()
     assert [change.id for change in audit(driver)] == [30]
     driver.run(items.set_item("ns", "new", "1"))
-    assert driver.run(changes.last_change()) == 31
+    assert driver.run(changes.last_change("ns")) == 31
     with pytest.raises(Conflict, match="cursor 5 is not among"):
         driver.run(changes.read_changes("ns", "", 5))
 
@@ -127,7 +126,7 @@ def test_with_zero_audit_rows_nothing_is_recorded_and_reading_changes_is_a_confl
     driver.run(items.set_item("ns", "k", "1"))
     driver.run(api_keys.issue("bob", ("*",), False, True))
     driver.run(changes.refuse(REFUSAL))
-    driver.run(erase.delete_rows("ns"))
+    driver.run(driver.delete_rows("ns"))
     assert audit(driver) == []
     with pytest.raises(Conflict, match="SCRUBJAY_AUDIT_ROWS"):
         driver.run(changes.read_changes("ns", "", None))
@@ -165,7 +164,7 @@ def test_refusals_are_rotated_by_age_and_erased_with_their_namespace(open_driver
     clock.now += 91 * DAY
     driver.store.sweep()
     assert [change.id for change in audit(driver)] == [3]
-    assert driver.run(erase.delete_rows("ns")) == {"refusals": 1}
+    assert driver.run(driver.delete_rows("ns")) == {"refusals": 1}
     driver.run(changes.refuse(REFUSAL))
     assert [(change.verb, change.refusal) for change in audit(driver)] == [("erase", None), ("set", "forbidden")]
 
@@ -189,7 +188,7 @@ happened = st.lists(st.sampled_from(["set", "refuse", "erase", "sweep"]), max_si
 @given(before=happened, after=happened, page=st.integers(1, 4))
 def test_reading_the_audit_page_by_page_gives_every_entry_once_in_order(driver, before, after, page):
     """Whatever is erased or rotated in between: the cursor of a reader stays valid."""
-    driver.run(erase.delete_rows("ns"))
+    driver.run(driver.delete_rows("ns"))
     numbers = iter(range(1000))
     cursor, seen, expected = driver.run(changes.read_audit(None, 0))[1], [], []
 
@@ -204,7 +203,7 @@ def test_reading_the_audit_page_by_page_gives_every_entry_once_in_order(driver, 
             elif verb == "refuse":
                 driver.run(changes.refuse(REFUSAL._replace(key=key)))
             else:
-                driver.run(erase.delete_rows("ns"))
+                driver.run(driver.delete_rows("ns"))
                 expected.clear()
                 continue
             expected.append(key)

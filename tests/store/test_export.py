@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import DRIVERS
+from harness import DRIVERS, Driver
 from scrubjay.errors import Conflict, InvalidInput, NotFound, QuotaExceeded
 from scrubjay.exact_json import encode
 from scrubjay.store import export, items, lists, notes, usage
@@ -18,7 +18,6 @@ from scrubjay.store.erasable import data_of
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.note_rows import INSERT_COLUMNS
 from scrubjay.store.operation import Quota
-from scrubjay.store.sqlite import SqliteStore
 from scrubjay.validation import NewNote
 
 JSON = st.recursive(
@@ -58,23 +57,21 @@ TABLES = ("items", "list_items", "note_words", "idempotency_keys")
 NOW = 1_700_000_000.0
 
 
-def contents(store: SqliteStore, namespace: str) -> dict[str, object]:
+def contents(driver: Driver, namespace: str) -> dict[str, object]:
     """Everything that a store has of a namespace, except its name and today's writes."""
-    connection = store.take()
     found = {}
     for table in TABLES:
-        rows = connection.execute(f"SELECT * FROM {table} WHERE namespace = ?", (namespace,)).fetchall()
+        rows = driver.query(f"SELECT * FROM {table} WHERE namespace = ?", namespace)
         found[table] = sorted(repr(row[1:]) for row in rows)
-    rows = connection.execute(
+    rows = driver.query(
         f"""SELECT data, {", ".join(INSERT_COLUMNS[1:])} FROM notes
         JOIN erasable_blobs b ON b.id = blob_id WHERE namespace = ?""",
-        (namespace,),
+        namespace,
     )
     found["notes"] = sorted(repr((data_of(blob), *row)) for blob, *row in rows)
-    found["limits"] = connection.execute(
-        "SELECT keys, bytes, writes_per_day, max_bytes, version_floor FROM namespaces WHERE namespace = ?", (namespace,)
-    ).fetchall()
-    store.put_back(connection)
+    found["limits"] = driver.query(
+        "SELECT keys, bytes, writes_per_day, max_bytes, version_floor FROM namespaces WHERE namespace = ?", namespace
+    )
     return found
 
 
@@ -99,7 +96,7 @@ def test_an_import_restores_every_export_exactly(kind, calls):
         source.run(usage.set_quota("ns", {}))
         path = exported(source, Path(folder) / "export")
         moved, used = target.run(export.import_namespace("other", path))
-        assert contents(target.store, "other") == contents(source.store, "ns")
+        assert contents(target, "other") == contents(source, "ns")
         assert used.summary().writes_today == 0
         assert (moved.keys, moved.notes) == (
             len(source.run(items.list_keys("ns"))),
@@ -125,13 +122,13 @@ def full(driver, tmp_path) -> Path:
 
 def test_an_incomplete_export_changes_nothing(driver, full, tmp_path):
     whole = full.read_bytes()
-    before = contents(driver.store, "ns")
+    before = contents(driver, "ns")
     for cut in [*range(0, len(whole) - 1, 61), len(whole) - 1]:
         (tmp_path / "cut").write_bytes(whole[:cut])
         for namespace, replace in (("ns", True), ("new", False)):
             with pytest.raises(InvalidInput, match=r"incomplete|line 1"):
                 driver.run(export.import_namespace(namespace, tmp_path / "cut", replace))
-    assert contents(driver.store, "ns") == before
+    assert contents(driver, "ns") == before
     assert driver.run(usage.list_namespaces()) == ["ns"]
 
 
@@ -161,14 +158,14 @@ def test_a_bad_line_is_named_and_nothing_is_changed(driver, full, line, change, 
     lines = full.read_bytes().splitlines(keepends=True)
     lines[line - 1] = json.dumps({**json.loads(lines[line - 1]), **change}).encode() + b"\n"
     full.write_bytes(b"".join(lines))
-    before = contents(driver.store, "ns")
+    before = contents(driver, "ns")
     for namespace, replace in (("ns", True), ("new", False)):
         with pytest.raises(InvalidInput, match=r"line \d+: ") as error:
             driver.run(export.import_namespace(namespace, full, replace))
         assert complaint in str(error.value)
         named = int(str(error.value).split(":")[0].removeprefix("line "))
         assert named in (line, line + 1, line + 4), error.value
-    assert contents(driver.store, "ns") == before
+    assert contents(driver, "ns") == before
     assert driver.run(usage.list_namespaces()) == ["ns"]
     assert driver.store.find_problems() == []
 
@@ -255,5 +252,5 @@ def test_large_values_and_long_lists_are_read_page_by_page(driver, tmp_path, mon
         driver.run(notes.remember("ns", NewNote.check(f"note {i} " + "z" * (i * 60))))
     path = exported(driver, tmp_path / "export")
     driver.run(export.import_namespace("copy", path))
-    assert contents(driver.store, "copy") == contents(driver.store, "ns")
+    assert contents(driver, "copy") == contents(driver, "ns")
     assert list(export._pages([(1, 600), (2, 600), (3, 10), (4, 5000), (5, 1)])) == [(1, 1), (2, 3), (4, 4), (5, 5)]

@@ -18,11 +18,7 @@ from scrubjay.validation import NewNote
 
 
 def count(driver) -> int:
-    connection = driver.store.take()
-    try:
-        return connection.execute("SELECT count(*) FROM idempotency_keys").fetchone()[0]
-    finally:
-        driver.store.put_back(connection)
+    return driver.query("SELECT count(*) FROM idempotency_keys")[0][0]
 
 
 def test_a_repeated_set_does_not_overwrite_a_later_value(driver):
@@ -104,14 +100,12 @@ def once(call: Callable[[], Operation], number: int) -> Operation:
 @pytest.mark.parametrize("first", CALLS)
 def test_another_call_under_the_same_key_is_a_conflict_and_changes_nothing(driver, first, number):
     driver.run(once(CALLS[first], number))
-    connection = driver.store.take()
-    before = list(connection.iterdump())
+    before = driver.dump()
     for name, call in CALLS.items():
         if name != first:
             with pytest.raises(Conflict, match=r"key 'id' was used for .*, and this is .*; give each call its own"):
                 driver.run(once(call, number))
-    assert list(connection.iterdump()) == before
-    driver.store.put_back(connection)
+    assert driver.dump() == before
     driver.run(once(CALLS[first], number))
 
 
@@ -162,9 +156,7 @@ def test_only_the_id_of_a_note_is_stored_so_that_forgetting_leaves_no_copy(drive
     with pytest.raises(NotFound):
         driver.run(remember())
     assert driver.run(notes.list_notes("ns")) == []
-    connection = driver.store.take()
-    assert "4711" not in str(connection.execute("SELECT * FROM idempotency_keys").fetchall())
-    driver.store.put_back(connection)
+    assert "4711" not in str(driver.query("SELECT * FROM idempotency_keys"))
 
 
 def test_idempotency_keys_are_parsed_as_they_are_written():

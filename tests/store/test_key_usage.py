@@ -129,9 +129,7 @@ def test_an_erased_namespace_does_not_count(tmp_path):
 def test_a_wrong_count_is_found(driver):
     bot = issue(driver)
     run(driver, bot, items.set_item("ns", "k", "1"))
-    connection = driver.store.take()
-    connection.execute("UPDATE api_keys SET bytes = 7 WHERE id = ?", (bot.key_id,))
-    driver.store.put_back(connection)
+    driver.query("UPDATE api_keys SET bytes = 7 WHERE id = ?", bot.key_id)
     (problem,) = driver.store.find_problems()
     assert "counts 7 bytes in 1 namespaces, but has 2 bytes in 1" in problem
 

@@ -149,8 +149,8 @@ def test_only_its_user_can_read_the_file(tmp_path):
 WRITER = """
 import sys
 from scrubjay import Memory
-path, who, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-memory = Memory("shared", path=path, durability="fast")
+where, who, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+memory = Memory("shared", **{"url" if "://" in where else "path": where}, durability="fast")
 lengths = []
 for i in range(count):
     lengths.append(memory.append("list", [who, i]))
@@ -161,9 +161,11 @@ assert lengths == sorted(set(lengths)), "two appends got the same position"
 
 def test_no_append_of_four_processes_is_lost_or_doubled(open_driver):
     driver = open_driver()
-    command = [sys.executable, "-c", WRITER, str(driver.store.path)]
+    count = 100 if open_driver.kind == "postgres" else 500
+    command = [sys.executable, "-c", WRITER, driver.where]
     writers = [
-        subprocess.Popen([*command, str(n), "500"], env=clean_environment(), stderr=subprocess.PIPE) for n in range(4)
+        subprocess.Popen([*command, str(n), str(count)], env=clean_environment(), stderr=subprocess.PIPE)
+        for n in range(4)
     ]
     while any(writer.poll() is None for writer in writers):  # the driver under test writes and reads meanwhile
         driver.run(items.increment("shared", "mine", 1))
@@ -173,13 +175,14 @@ def test_no_append_of_four_processes_is_lost_or_doubled(open_driver):
     assert [(writer.wait(timeout=60), writer.stderr.close()) for writer in writers] == [(0, None)] * 4, errors
     stored = driver.run(items.read_item("shared", "list")).text
     found = [tuple(part) for part in json.loads(stored)]
-    assert sorted(found) == sorted((str(who), i) for who in range(4) for i in range(500))
+    assert sorted(found) == sorted((str(who), i) for who in range(4) for i in range(count))
     for who in "0123":
-        assert [i for name, i in found if name == who] == list(range(500)), "the order of a process is not kept"
-    assert driver.run(items.read_text("shared", "total")) == "2000"
+        assert [i for name, i in found if name == who] == list(range(count)), "the order of a process is not kept"
+    assert driver.run(items.read_text("shared", "total")) == str(4 * count)
     assert driver.store.find_problems() == []
 
 
+@pytest.mark.sqlite_file
 def test_a_writer_waits_for_another_process(open_driver):
     driver = open_driver()
     other = sqlite3.connect(driver.store.path, isolation_level=None, check_same_thread=False)
@@ -192,6 +195,7 @@ def test_a_writer_waits_for_another_process(open_driver):
     assert driver.run(items.read_text("ns", "k")) == "1"
 
 
+@pytest.mark.sqlite_file
 def test_a_lock_that_is_never_released_is_unavailable_not_a_raw_error(open_driver, monkeypatch):
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
     monkeypatch.setitem(SqliteStore.connect.__kwdefaults__, "busy_seconds", 0.2)

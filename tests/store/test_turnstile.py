@@ -33,6 +33,7 @@ def test_a_folder_that_cannot_be_locked_does_not_stop_writers(tmp_path):
     missing.leave()
 
 
+@pytest.mark.sqlite_file
 def test_a_writer_keeps_the_turnstile_until_it_has_the_write_lock(open_driver, tmp_path):
     driver, other = open_driver(), Turnstile(tmp_path)
     driver.run(items.set_item("ns", "k", "1"))
@@ -52,6 +53,7 @@ def test_a_writer_keeps_the_turnstile_until_it_has_the_write_lock(open_driver, t
     other.close()
 
 
+@pytest.mark.sqlite_file
 def test_a_writer_goes_on_when_another_program_keeps_the_turnstile(open_driver, tmp_path):
     driver, other = open_driver(), Turnstile(tmp_path)
     assert other.try_enter()

@@ -16,6 +16,7 @@ from scrubjay.errors import InvalidInput, NotFound, ScrubjayError, pluralize
 from scrubjay.executor import Executor
 from scrubjay.memory import Memory, open_executor, resolve_arguments
 from scrubjay.settings import Settings, checked, memory_settings, parse_seconds
+from scrubjay.store import engine
 from scrubjay.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _send_queued_writes(arguments: argparse.Namespace) -> None:
 def require_database(arguments: argparse.Namespace) -> None:
     """Raise NotFound if a command that only reads or deletes has no file to work on: opening it would create one."""
     settings = settings_of(arguments)
-    if not settings.url and not Path(settings.path).expanduser().exists():
+    if not (settings.url or settings.store) and not Path(settings.path).expanduser().exists():
         raise NotFound(
             f"there is no database at {settings.path}; the first write creates it, or name another with --path"
         )
@@ -96,20 +97,21 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
 
 
 def open_file(arguments: argparse.Namespace, secret: str | None = None) -> SqliteStore:
-    """The store of a command that works on the file only."""
+    """The store of a command that works on a SQLite file only."""
+    engine.require_file(settings_of(arguments), "PostgreSQL has its own tools for this; docs/postgresql.md names them")
+    return open_database(arguments, secret)  # type: ignore[return-value]
+
+
+def open_database(arguments: argparse.Namespace, secret: str | None = None) -> engine.Store:
+    """The store of a command that works on the file or the database itself."""
     settings = settings_of(arguments)
     if settings.url:
         raise InvalidInput("this command works on the file: run it on the server's machine, with --path")
     return open_store(settings, secret)
 
 
-def open_store(settings: Settings, secret: str | None = None) -> SqliteStore:
-    return SqliteStore(
-        settings.path,
-        secret=settings.secret if secret is None else secret,
-        audit_days=settings.audit_days,
-        audit_rows=settings.audit_rows,
-    )
+def open_store(settings: Settings, secret: str | None = None) -> engine.Store:
+    return engine.open_store(settings, secret=settings.secret if secret is None else secret, durability="full")
 
 
 def open_queue() -> contextlib.closing[QueueFile]:

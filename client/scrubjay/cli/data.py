@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from scrubjay.cli import series
-from scrubjay.cli.common import confirm, fail, open_file, open_queue, require_namespace, settings_of
+from scrubjay.cli.common import confirm, fail, open_database, open_file, open_queue, require_namespace, settings_of
 from scrubjay.cli.output import Report, format_size, note
 from scrubjay.cli.parser import Commands
 from scrubjay.cli.progress import Progress
 from scrubjay.errors import InvalidInput, Unavailable, pluralize
 from scrubjay.settings import Settings, checked, memory_settings, parse_count
+from scrubjay.store import engine
 from scrubjay.store.sqlite import SqliteStore
 from scrubjay.validation import check_namespace
 
@@ -47,7 +48,7 @@ def export(arguments: argparse.Namespace) -> int:
             with _server(settings) as server:
                 server.export(namespace, file.write, progress)
         else:
-            with contextlib.closing(open_file(arguments)) as store:
+            with contextlib.closing(open_database(arguments)) as store:
                 expected, written = store.run(usage.read_usage(namespace)).bytes, 0
 
                 def write(line: bytes) -> None:
@@ -78,7 +79,7 @@ def import_(arguments: argparse.Namespace) -> int:
                 read += line
                 progress(read, size)
 
-            with contextlib.closing(open_file(arguments)) as store:
+            with contextlib.closing(open_database(arguments)) as store:
                 imported, _ = store.run(transfer.import_namespace(namespace, path, arguments.replace, report))
     counts = f"{pluralize(imported.keys, 'key')} and {pluralize(imported.notes, 'note')}"
     with Report(arguments) as tell:
@@ -100,6 +101,8 @@ class _Upload(io.FileIO):
 
 
 def backup(arguments: argparse.Namespace) -> int:
+    advice = "back it up with pg_dump or pg_basebackup, or one namespace with `scrubjay export`"
+    engine.require_file(settings_of(arguments), advice)
     if arguments.file == STDIO:
         return _pipe_backup(arguments)
     target = Path(arguments.file).expanduser()
@@ -211,15 +214,23 @@ def erase(arguments: argparse.Namespace) -> int:
 
 
 def _erase_all(namespace: str, arguments: argparse.Namespace) -> list[erasure.Erasure]:
-    from scrubjay.store.sqlite import erase as erasure  # noqa: PLC0415
-
     settings = settings_of(arguments)
     if settings.url:
         return _erase_at(settings, namespace)
-    with contextlib.closing(open_file(arguments)) as store:
-        erasures = [erasure.erase(store, namespace)]
+    with contextlib.closing(open_database(arguments)) as store:
+        erasures = [_erase_in(store, namespace)]
     _report_queued(namespace)
     return erasures
+
+
+def _erase_in(store: engine.Store, namespace: str) -> erasure.Erasure:
+    if isinstance(store, SqliteStore):
+        from scrubjay.store.sqlite import erase as erasure  # noqa: PLC0415
+
+        return erasure.erase(store, namespace)
+    from scrubjay.store.postgres import erase as postgres_erasure  # noqa: PLC0415
+
+    return postgres_erasure.erase(store, namespace)
 
 
 def _erase_at(settings: Settings, namespace: str) -> list[erasure.Erasure]:
@@ -292,6 +303,9 @@ def _report_recovered(report: recovery.Report, target: Path, tell: Report) -> No
 def _report_erased(erased: erasure.Erasure, report: Report) -> None:
     rows = ", ".join(f"{count:,} of {table}" for table, count in sorted(erased.rows.items())) or "none"
     report(f"erased   rows: {rows}", erased=[erased.rows])
+    if erased.limits:
+        report(f"CAUTION  {erased.limits}", limits=erased.limits)
+        return
     report(f"searched {format_size(erased.bytes)} of {', '.join(erased.files)}", files=list(erased.files))
     report(f"         for {pluralize(erased.samples, 'random sample')} of the erased data")
     if erased.shared:
@@ -304,6 +318,7 @@ def _report_erased(erased: erasure.Erasure, report: Report) -> None:
 
 def _path_only(arguments: argparse.Namespace) -> Path:
     settings = settings_of(arguments)
+    engine.require_file(settings, "restore it with pg_restore, or one namespace with `scrubjay import`")
     if settings.url:
         raise InvalidInput("this command works on the file: run it on the server's machine, with --path")
     return Path(settings.path).expanduser()

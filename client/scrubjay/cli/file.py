@@ -30,6 +30,8 @@ def _check_file(settings: Settings, report: Report) -> int:
     from scrubjay.store import consistency  # noqa: PLC0415 - only this command needs it
     from scrubjay.store.sqlite.backup import remove_left_over  # noqa: PLC0415
 
+    if settings.store:
+        return _check_database(settings, report)
     path = Path(settings.path).expanduser()
     report(f"file     {path}", file=str(path))
     if not path.exists():
@@ -40,12 +42,31 @@ def _check_file(settings: Settings, report: Report) -> int:
         return _report_problems(report, str(error))
     try:
         problems = store.find_problems()
-        problems += [f"{copy}: left by a killed process; delete it" for copy in remove_left_over(store.path.parent)]
+        problems += [f"{copy}: left by a killed process; delete it" for copy in remove_left_over(path.parent)]
         if not problems:
             totals = store.run(consistency.count_all())
             counts = describe_totals(totals)
             report(f"         {counts}, {format_size(totals.bytes)}; {_describe_disk(path)}", **totals._asdict())
             report("ok       integrity, counters, lists")
+    finally:
+        store.close()
+    return _report_problems(report, *problems)
+
+
+def _check_database(settings: Settings, report: Report) -> int:
+    from scrubjay.store import consistency, engine  # noqa: PLC0415 - only this command needs it
+
+    try:
+        store = open_store(settings)
+    except ScrubjayError as error:
+        return _report_problems(report, str(error))
+    try:
+        report(f"database {engine.location_of(store)}", database=engine.location_of(store))
+        problems = store.find_problems()
+        if not problems:
+            totals = store.run(consistency.count_all())
+            report(f"         {describe_totals(totals)}, {format_size(totals.bytes)}", **totals._asdict())
+            report("ok       counters, lists, notes; PostgreSQL checks its own pages")
     finally:
         store.close()
     return _report_problems(report, *problems)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scrubjay import commands
-from scrubjay.cli.common import SECONDS, executor_of, fail, open_file, open_memory, require_namespace
+from scrubjay.cli.common import SECONDS, executor_of, fail, open_database, open_memory, require_namespace
 from scrubjay.cli.output import NUMBER_ALIGN, Column, format_age, note, print_json, print_records, printable
 from scrubjay.cli.parser import Commands
 from scrubjay.cli.progress import Progress
@@ -96,7 +96,7 @@ def reindex(arguments: argparse.Namespace) -> int:
     embedder = memory_settings().embedder
     if not embedder:
         raise InvalidInput("no embedder is set, and the index of words is always complete; set SCRUBJAY_EMBEDDER")
-    store = open_file(arguments)
+    store = open_database(arguments)
     try:
         index = SemanticIndex(store, embedder)
         done = 0

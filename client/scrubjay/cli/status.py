@@ -12,6 +12,7 @@ from scrubjay.cli.parser import SERVER, Commands
 from scrubjay.errors import ScrubjayError, Unavailable, pluralize
 from scrubjay.settings import Settings, memory_settings, resolve
 from scrubjay.store.consistency import Totals, count_all
+from scrubjay.store.engine import location_of
 from scrubjay.version import __version__
 
 CHECK_SECONDS = 2.0
@@ -34,6 +35,9 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def _report_file(settings: Settings, report: Report) -> None:
+    if settings.store:
+        _report_database(settings, report)
+        return
     path = Path(settings.path).expanduser()
     if not path.exists():
         report(f"data     {path}\n         no database yet; the first write creates it", path=str(path), exists=False)
@@ -46,6 +50,20 @@ def _report_file(settings: Settings, report: Report) -> None:
         return
     size = format_size(disk_usage(path))
     report(f"         {describe_totals(totals)}; {size} on disk", **totals._asdict())
+
+
+def _report_database(settings: Settings, report: Report) -> None:
+    try:
+        store = open_store(settings)
+    except ScrubjayError as error:
+        report(f"data     {error}", error=str(error))
+        return
+    try:
+        totals = store.run(count_all())
+        report(f"data     {location_of(store)}", database=location_of(store))
+        report(f"         {describe_totals(totals)}, {format_size(totals.bytes)}", **totals._asdict())
+    finally:
+        store.close()
 
 
 def _count(settings: Settings) -> Totals:

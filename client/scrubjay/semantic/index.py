@@ -23,7 +23,7 @@ from scrubjay.recall.query import find_questions, split_passages
 from scrubjay.recall.ranking import UNRELATED_COSINE
 from scrubjay.semantic.embedding import MAX_QUERY_TEXTS, Embedder, StillLoading, VectorMatrix, open_embedder
 from scrubjay.store import vectors
-from scrubjay.store.sqlite import SqliteStore
+from scrubjay.store.engine import Store
 from scrubjay.validation import RecallQuery
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ NOT_CACHED = CachedVectors(None, VectorMatrix(), frozenset())
 class SemanticIndex(ForkSafe):
     """The vectors of a store's notes, of one model."""
 
-    def __init__(self, store: SqliteStore, choice: str) -> None:
+    def __init__(self, store: Store, choice: str) -> None:
         self._store = store
         self._choice = choice
         self._retry_at = 0.0

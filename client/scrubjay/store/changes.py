@@ -1,6 +1,7 @@
 """The log of changes, for the audit and for watchers, and the log of refused writes, for the audit.
 
-`changes` grows at its end only, in the order of commits, so that the id of a row is a cursor that misses nothing.
+`changes` grows at its end only. In SQLite the id of a row follows the order of commits, so that it is a cursor that
+misses nothing; in PostgreSQL each namespace numbers its changes for that.
 `refusals` is a table of its own: any client can cause refusals, and they must neither push changes out of the log
 nor make a cursor invalid. Both hold keys and sizes, never values.
 """
@@ -97,7 +98,7 @@ def read_changes(
     """
     if not context.records_changes:
         raise Conflict("changes are not recorded here: SCRUBJAY_AUDIT_ROWS is 0; set it to more, or unset it")
-    ((first, last),) = yield SlowQuery("find_change_bounds", ())
+    ((first, last),) = yield SlowQuery("find_change_bounds", _log_of(context, namespace))
     if after is None or after == last:
         return [], last
     if not first - 1 <= after < last:
@@ -127,9 +128,9 @@ def read_audit(
 
 
 @operation("last_change", READ)
-def last_change(_context: Context) -> Statements[int]:
-    """The cursor of the present."""
-    rows = yield "find_last_change", ()
+def last_change(context: Context, namespace: str = "") -> Statements[int]:
+    """The cursor of the present in a namespace; in SQLite it is the same in all."""
+    rows = yield "find_last_change", _log_of(context, namespace)
     return rows[0][0] or 0
 
 
@@ -138,6 +139,11 @@ def changed_since(_context: Context, after: int) -> Statements[set[str]]:
     """The namespaces that have changed after a recent cursor."""
     rows = yield "list_changed_namespaces", (after,)
     return {namespace for (namespace,) in rows}
+
+
+def _log_of(context: Context, namespace: str) -> tuple[str, ...]:
+    """The parameters of a query about the ends of the log: one log for all, or one for each namespace."""
+    return (namespace,) if context.numbers_by_namespace else ()
 
 
 def rotate(context: Context, days: int, max_rows: int, limit: int) -> Statements[bool]:

@@ -72,9 +72,13 @@ def sweep(context: Context, audit_days: int, audit_rows: int) -> Statements[tupl
     """
     items = yield "find_expired_items", (context.now, SWEEP_BATCH)
     notes = yield "find_expired_notes", (context.now, SWEEP_BATCH)
+    has_more = SWEEP_BATCH in (len(items), len(notes))
     usages: dict[str, NamespaceUsage] = {}
     for namespace in sorted({namespace for namespace, *_ in (*items, *notes)}):  # sorted: no two sweeps deadlock
         usages[namespace] = yield from open_namespace(context, namespace)
+    if usages:  # again, now that no other writer can change them
+        items = [item for item in (yield "find_expired_items", (context.now, SWEEP_BATCH)) if item[0] in usages]
+        notes = [note for note in (yield "find_expired_notes", (context.now, SWEEP_BATCH)) if note[0] in usages]
     for namespace, *item in items:
         yield from remove_item(usages[namespace], *item, verb="expire")
     for namespace, *note in notes:
@@ -83,7 +87,7 @@ def sweep(context: Context, audit_days: int, audit_rows: int) -> Statements[tupl
         yield from usage.save()
     keys = yield "delete_old_idempotency_keys", (context.now // DAY_MS - KEY_DAYS, SWEEP_BATCH)
     has_older = yield from rotate(context, audit_days, audit_rows, SWEEP_BATCH)
-    return len(items) + len(notes), has_older or SWEEP_BATCH in (len(items), len(notes), len(keys))
+    return len(items) + len(notes), has_more or has_older or len(keys) == SWEEP_BATCH
 
 
 def _expire_note(usage: NamespaceUsage, note: Sequence[Any]) -> Statements[None]:

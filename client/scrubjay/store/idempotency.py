@@ -68,7 +68,9 @@ def run_once(
     if key is None:
         return operation
     check_key(key.sender)
-    return Operation(operation.verb, operation.mode, _run_once, (operation.namespace, operation.key, operation, key))
+    once = Operation(operation.verb, operation.mode, _run_once, (operation.namespace, operation.key, operation, key))
+    once.is_repeatable = True
+    return once
 
 
 def _run_once(

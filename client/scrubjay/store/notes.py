@@ -109,14 +109,14 @@ _LIST = f"""SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.id > ? AN
 ORDER BY n.id LIMIT ? OFFSET ?"""  # noqa: S608
 _SESSIONS = """SELECT min(n.id), count(*), min(n.created_at), max(n.updated_at) FROM notes n
 WHERE n.namespace = ? AND n.session IS NOT NULL AND {where} GROUP BY n.session"""
-_SIZES = """SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)
+SUM_NOTES = """SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)
 FROM notes WHERE namespace = ?"""
 _ADD_TERM = "INSERT INTO note_words (namespace, word, note, count, length) VALUES (?, ?, ?, ?, ?)"
-_COUNT = """SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?1), 0)
+COUNT_TERMS = """SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?1), 0)
 UNION ALL SELECT value, (SELECT count(*) FROM
 (SELECT 1 FROM note_words WHERE namespace = ?1 AND word = value LIMIT ?2)) FROM json_each(?3)"""
 _SATURATED = f"count / (count + {SATURATION} + {LENGTH_PENALTY} * length)"
-_TERMS = """terms AS MATERIALIZED (SELECT json_extract(value, '$[0]') AS passage,
+SEARCHED_TERMS = """terms AS MATERIALIZED (SELECT json_extract(value, '$[0]') AS passage,
 json_extract(value, '$[1]') AS term, json_extract(value, '$[2]') AS weight FROM json_each(?))"""
 _POSTINGS = f"""SELECT note, passage, weight * {_SATURATED} AS part
 FROM terms CROSS JOIN note_words w WHERE w.namespace = ? AND w.word = terms.term"""  # noqa: S608
@@ -135,11 +135,11 @@ _CANDIDATES_OF_MANY = "SELECT note FROM ({best})"
 _NEIGHBOUR_IDS = f"""(SELECT json_group_array(id) FROM (SELECT o.id FROM notes o
 WHERE o.namespace = n.namespace AND o.session IS n.session AND o.id {{}} LIMIT {NEIGHBOURS}))"""  # noqa: S608
 _FAR = f"iif(n.session IS NULL, {MAX_PAUSE_SECONDS * IDS_PER_SECOND}, n.id)"
-_FRAGMENTS = f"""SELECT {_NEIGHBOUR_IDS.format(f"< n.id AND o.id > n.id - {_FAR} ORDER BY o.id DESC")}, n.id,
+FIND_NEIGHBOURS = f"""SELECT {_NEIGHBOUR_IDS.format(f"< n.id AND o.id > n.id - {_FAR} ORDER BY o.id DESC")}, n.id,
 {_NEIGHBOUR_IDS.format(f"> n.id AND o.id < n.id + {_FAR} ORDER BY o.id")}
 FROM notes n WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
 # To scan all rows of a rare term is faster than to look up each note among them: the + keeps SQLite from doing so.
-_OCCURRENCES = """SELECT note, word, count, length FROM note_words WHERE namespace = ?1
+FIND_OCCURRENCES = """SELECT note, word, count, length FROM note_words WHERE namespace = ?1
 AND word IN (SELECT value FROM json_each(?2)) AND +note IN (SELECT value FROM json_each(?4))
 UNION ALL SELECT note, word, count, length FROM note_words WHERE namespace = ?1
 AND word IN (SELECT value FROM json_each(?3)) AND note IN (SELECT value FROM json_each(?4))"""
@@ -315,7 +315,7 @@ def recall(
     terms = yield from _weigh(context.cipher, namespace, [analyze(text, now) for text in split_passages(query.query)])
     best = (yield from _candidates(namespace, query, terms, filters)) if terms.roles or terms.times else []
     best += (yield from _nearest_allowed(namespace, query, nearest, filters)) if nearest else []
-    rows = yield SlowQuery(_FRAGMENTS, (namespace, json.dumps(best)))
+    rows = yield SlowQuery(FIND_NEIGHBOURS, (namespace, json.dumps(best)))
     neighbours = SessionNeighbours([(*reversed(decode(before)), note, *decode(after)) for before, note, after in rows])
     occurrences = yield from _occurrences(namespace, terms, neighbours.notes)
     candidates = yield from _read_candidates(namespace, neighbours, filters)
@@ -477,7 +477,7 @@ def add_terms(namespace: str, note: int, counts: Mapping[int, int]) -> Statement
 def clear_notes_into(usage: NamespaceUsage, now: int) -> Statements[int]:
     """Erase all notes and take them off the usage, which the caller saves; how many had not expired."""
     at = (usage.namespace,)
-    ((count, size, live),) = yield _SIZES, (now, *at)
+    ((count, size, live),) = yield SUM_NOTES, (now, *at)
     for table in ("note_vectors", "notes"):
         yield from erasable.erase_all(table, usage.namespace)
     for table in ("note_words", "note_vectors", "notes"):
@@ -504,7 +504,7 @@ def _weigh(cipher: Cipher, namespace: str, passages: Sequence[Passage]) -> State
         for passage in passages
     ]
     limit = min(max(MAX_COUNTED_ROWS // max(len(hashed), 1), MIN_COUNTED), MAX_COUNTED)
-    (_, notes), *counts = yield SlowQuery(_COUNT, (namespace, limit, json.dumps(list(hashed.values()))))
+    (_, notes), *counts = yield SlowQuery(COUNT_TERMS, (namespace, limit, json.dumps(list(hashed.values()))))
     total = min(notes, 10 * limit)  # no term is counted beyond the limit, so that a larger total would overrate all
     return weigh(stored, dict(counts), total)
 
@@ -515,7 +515,7 @@ def _candidates(namespace: str, query: RecallQuery, terms: QueryTerms, filters: 
     full, partial = _share_out(terms)
     arms = " UNION ALL ".join([_POSTINGS, *[_NEWEST_POSTINGS.format(where="")] * len(partial)])
     best = (_BEST_OF_ONE if len(terms.scales) == 1 else _BEST_OF_MANY).format(postings=arms)
-    sql = _CANDIDATES.format(terms=_TERMS, best=best, where=filters.where)
+    sql = _CANDIDATES.format(terms=SEARCHED_TERMS, best=best, where=filters.where)
     params: list[Any] = [json.dumps(full), namespace]
     for passage, term, weight, rows in partial:
         params += (passage, weight, namespace, term, rows)
@@ -552,7 +552,7 @@ def _candidates_among(namespace: str, wanted: int, terms: QueryTerms, filters: F
     scaled = [(passage, term, weight) for term, roles in terms.searched() for passage, weight in roles]
     if len(some) <= MAX_POSTINGS:
         best = _BEST_OF_MANY.format(postings=f"{_POSTINGS} AND w.note IN allowed")
-        sql = _CANDIDATES_OF_FEW.format(terms=_TERMS, allowed=allowed, best=best)
+        sql = _CANDIDATES_OF_FEW.format(terms=SEARCHED_TERMS, allowed=allowed, best=best)
         rows = yield SlowQuery(sql, (json.dumps(scaled), *at, namespace, wanted))
     else:
         arm = _NEWEST_POSTINGS.format(where=f"AND EXISTS ({allowed} AND n.id = w.note)")
@@ -571,7 +571,7 @@ def _occurrences(namespace: str, terms: QueryTerms, notes: Collection[int]) -> S
     rare = [term for term in searched if terms.counts[term] < SCAN_FACTOR * len(notes)]
     common = [term for term in searched if terms.counts[term] >= SCAN_FACTOR * len(notes)]
     pool = json.dumps(sorted(notes))
-    rows = yield SlowQuery(_OCCURRENCES, (namespace, json.dumps(rare), json.dumps(common), pool))
+    rows = yield SlowQuery(FIND_OCCURRENCES, (namespace, json.dumps(rare), json.dumps(common), pool))
     found: defaultdict[int, dict[int, float]] = defaultdict(dict)
     lengths: dict[int, int] = {}
     for note, term, count, length in rows:

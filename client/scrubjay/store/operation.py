@@ -105,6 +105,8 @@ class Context(NamedTuple):
     verb: str = ""
     """The verb of the operation that runs: what the log of changes stores."""
     actor: Actor = LOCAL
+    numbers_by_namespace: bool = False
+    """Whether the engine numbers the changes of each namespace on its own, so that a cursor belongs to one."""
     counts_writes: bool = True
     """Whether each write counts against the daily quota; False inside a transaction, which counts as one."""
 
@@ -123,7 +125,7 @@ class Replay(NamedTuple):
 class Operation(Generic[T]):
     """A call that a driver can start, and start again when the database was busy."""
 
-    __slots__ = ("_arguments", "_statements", "actor", "is_wanted", "mode", "replay", "verb")
+    __slots__ = ("_arguments", "_statements", "actor", "is_repeatable", "is_wanted", "mode", "replay", "verb")
 
     def __init__(
         self,
@@ -139,6 +141,8 @@ class Operation(Generic[T]):
         self._arguments = arguments
         self.replay = replay
         self.actor = LOCAL
+        self.is_repeatable = False
+        """Whether it does nothing if it has happened before, because it has an idempotency key."""
         self.is_wanted: Callable[[], bool] | None = None
         """Asked when its transaction has begun; if it says False, a write is not made. None means that it is wanted."""
 

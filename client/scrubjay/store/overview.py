@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from scrubjay.models import Change, Entry, NamespaceSummary, to_time
 from scrubjay.store.changes import to_change
 from scrubjay.store.conversations import list_conversations
-from scrubjay.store.encryption import item_associated_data
+from scrubjay.store.encryption import NO_ENCRYPTION, item_associated_data
 from scrubjay.store.items import key_range
 from scrubjay.store.operation import (
     DAY_MS,
@@ -149,9 +149,9 @@ def _entry(
     version: int,
     updated_at: int,
     expires_at: int | None,
-    start: str | bytes | None,
+    start: Any,
 ) -> Entry:
-    if isinstance(start, bytes):
+    if start is not None and context.cipher is not NO_ENCRYPTION:
         start = context.cipher.decrypt(start, item_associated_data(namespace, key))[:PREVIEW_CHARS]
     expires = None if expires_at is None else to_time(expires_at)
     return Entry(key, length, size, version, to_time(updated_at), expires, start or "")
@@ -189,7 +189,7 @@ def _steps(context: Context, since: int, step: int) -> range:
 
 def _find_first_change(since: int) -> Statements[int]:
     """The id of the first change since a time, by bisection: `at` grows with the id and has no index."""
-    ((low, high),) = yield "find_change_bounds", ()
+    ((low, high),) = yield "find_id_bounds", ()
     while low < high:
         middle = (low + high) // 2
         ((found, at),) = yield "find_change_from", (middle,)

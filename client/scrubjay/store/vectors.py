@@ -26,7 +26,7 @@ _UNINDEXED_OF = f"""SELECT {COLUMNS} FROM {SOURCE}
 WHERE n.namespace = ?1 AND n.id IN (SELECT value FROM json_each(?2)) AND NOT EXISTS
 (SELECT 1 FROM note_vectors v WHERE v.namespace = ?1 AND v.note = n.id AND v.model = ?3)"""  # noqa: S608
 _VECTOR_BLOB = "SELECT blob_id FROM note_vectors WHERE namespace = ? AND note = ?"
-_PUT_VECTOR = "INSERT OR REPLACE INTO note_vectors (namespace, note, model, blob_id, mark) VALUES (?, ?, ?, ?, ?)"
+PUT_VECTOR = "INSERT OR REPLACE INTO note_vectors (namespace, note, model, blob_id, mark) VALUES (?, ?, ?, ?, ?)"
 _COUNT_STORED = """UPDATE namespaces SET vectors_stored = vectors_stored + 1, vectors_removed = vectors_removed + ?
 WHERE namespace = ? RETURNING vectors_stored"""
 _SPEAKERS = "SELECT DISTINCT speaker FROM notes WHERE namespace = ?"
@@ -78,7 +78,7 @@ def add_vectors(
         stored = yield _VECTOR_BLOB, at
         blob_id = yield from (erasable.replace(stored[0][0], data) if stored else erasable.store(data))
         ((mark,),) = yield _COUNT_STORED, (len(stored), namespace)
-        yield _PUT_VECTOR, (*at, model, blob_id, mark)
+        yield PUT_VECTOR, (*at, model, blob_id, mark)
 
 
 class VectorChanges(NamedTuple):

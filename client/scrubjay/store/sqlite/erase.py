@@ -54,6 +54,8 @@ class Erasure(NamedTuple):
     """Bytes that were searched."""
     traces: list[str]
     """Where erased data was found; empty if all of it is gone."""
+    limits: str = ""
+    """What the engine cannot promise about copies that it keeps itself; empty for a SQLite file."""
 
     def to_json(self) -> dict[str, Any]:
         return self._asdict()

@@ -27,6 +27,8 @@ _KEY_LIMITS = "writes_per_day, max_bytes, max_namespaces"
 _KEY_USAGE = f"id, name, {_KEY_LIMITS}, day, writes, bytes, namespace_count"
 _ERASE_BLOB = "UPDATE erasable_blobs SET is_free = 1, data = zeroblob(size) WHERE id"
 _LAST_CHANGE = "SELECT max(id) FROM changes"
+# Two subselects: SQLite finds min and max at either end of the table, but for both in one SELECT it reads it all.
+_ID_BOUNDS = f"SELECT coalesce((SELECT min(id) FROM changes), 1), coalesce(({_LAST_CHANGE}), 0)"
 _LAST_REFUSAL = "SELECT number FROM refusals ORDER BY change DESC, number DESC LIMIT 1"
 _AUDITED = "at >= ? AND (? IS NULL OR namespace = ?)"
 _LIST_SIZE = f"""length(CAST(i.key AS BLOB)) + 2 + coalesce(sum(CASE typeof(l.value) WHEN 'blob'
@@ -144,8 +146,9 @@ QUERIES = {
     "append_refusal": f"""INSERT INTO refusals (change, number, at, actor, verb, namespace, key, code, times)
         VALUES (coalesce(({_LAST_CHANGE}), 0), coalesce(({_LAST_REFUSAL}), 0) + 1, ?, ?, ?, ?, ?, ?, ?)""",
     "find_last_change": _LAST_CHANGE,
-    # Two subselects: SQLite finds min and max at either end of the table, but for both in one SELECT it reads it all.
-    "find_change_bounds": f"SELECT coalesce((SELECT min(id) FROM changes), 1), coalesce(({_LAST_CHANGE}), 0)",
+    # Cursors are ids here; in PostgreSQL they are numbers of their own.
+    "find_change_bounds": _ID_BOUNDS,
+    "find_id_bounds": _ID_BOUNDS,
     "read_changes": """SELECT id, at, actor, verb, namespace, key, bytes FROM changes
         WHERE id > ? AND id <= ? AND namespace = ? AND (key = '' OR (key >= ? AND (? IS NULL OR key < ?)))
         ORDER BY id LIMIT ?""",

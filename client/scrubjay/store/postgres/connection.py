@@ -1,0 +1,364 @@
+"""The connections of a process to a PostgreSQL database: opening it, types, a pool, and what PostgreSQL's errors mean.
+
+Idle connections are reused last in, first out. A connection that fails is closed; the operation gets a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import sql
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+from psycopg.pq import Format, TransactionStatus
+from psycopg.types.numeric import Int8Dumper
+from psycopg.types.string import StrDumper
+
+from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
+from scrubjay.fork_safety import ForkSafe
+from scrubjay.store.postgres.schema import MIGRATIONS, VERSION, VERSION_TABLE
+
+SCHEMES = ("postgresql", "postgres")
+BUSY_SECONDS = 30.0
+"""Seconds that an operation waits for a lock, or for a database that restarts or fails over, before Unavailable."""
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.01, 0.5
+"""Seconds before an operation is tried again, the first time and after many; each pause is twice the one before."""
+MIN_VERSION = 160_000
+"""The oldest release that is supported, as libpq counts them: 16, the first that takes subqueries without a name."""
+DURABILITY = {"full": "", "fast": "SET synchronous_commit = off;"}
+"""full: what the database is set to. fast: a crash of the database may lose the last writes, but never damages it."""
+DEFAULT_SCHEMA = "scrubjay"
+FORK_SECONDS = 5.0
+"""Seconds that a fork waits for calls in other threads to end."""
+_LOCK_CLASS = 0x5C4A4159
+"""The first number of every advisory lock on a schema, so that no other program's are taken by mistake."""
+_DEFAULTS = {
+    "application_name": "scrubjay",
+    "connect_timeout": "5",
+    "target_session_attrs": "read-write",  # of several hosts, the primary
+    "keepalives_idle": "5",  # seconds: a primary that lost its power does not close its connections
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+}
+"""Parameters of a connection that the URL does not set."""
+_READ_VERSION = f"SELECT version FROM {VERSION_TABLE}".encode()  # noqa: S608
+_RETRIED = (
+    *("40001", "40P01"),  # serialization failure, deadlock
+    *("25006", "57P01", "57P02", "57P03", "57P05"),  # not the primary, shutting down, crashed, starting, idle for long
+)
+
+
+class TextDumper(StrDumper):
+    """Texts, in which PostgreSQL allows no NUL: it is written as two characters, and so is the escape itself.
+
+    Two texts keep their order, and the escape of a prefix is a prefix of the escape.
+    """
+
+    def dump(self, obj: str) -> Buffer | None:
+        return escape(obj).encode()
+
+
+class TextLoader(Loader):
+    """Texts as they were before TextDumper."""
+
+    format = Format.TEXT
+
+    def load(self, data: Buffer) -> str:
+        text = bytes(data).decode()
+        return unescape(text) if "\1" in text else text
+
+
+class NumericLoader(Loader):
+    """Sums of whole numbers, which PostgreSQL gives another type."""
+
+    format = Format.TEXT
+
+    def load(self, data: Buffer) -> int | float:
+        text = bytes(data).decode()
+        return float(text) if "." in text else int(text)
+
+
+def escape(text: str) -> str:
+    if "\0" not in text and "\1" not in text:
+        return text
+    return text.replace("\1", "\1\2").replace("\0", "\1\1")
+
+
+def unescape(text: str) -> str:
+    return text.replace("\1\1", "\0").replace("\1\2", "\1")
+
+
+def _adapters() -> psycopg.adapt.AdaptersMap:
+    adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
+    adapters.register_dumper(str, TextDumper)
+    adapters.register_dumper(int, Int8Dumper)  # one type for all numbers, so that a query is prepared once
+    adapters.register_loader("text", TextLoader)
+    adapters.register_loader("numeric", NumericLoader)
+    return adapters
+
+
+_ADAPTERS = _adapters()
+
+
+class Address:
+    """The URL of a database: `postgresql://user:password@host,host/database?schema=name`."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in SCHEMES:
+            raise InvalidInput(f"a PostgreSQL URL starts with postgresql://, not {parts.scheme!r}")
+        given = dict(parse_qsl(parts.query))
+        self.schema = given.pop("schema", DEFAULT_SCHEMA)
+        """The schema that has the tables: no other program's tables are in it."""
+        self.conninfo = urlunsplit(parts._replace(query=urlencode({**_DEFAULTS, **given})))
+        hosts = parts.netloc.rpartition("@")[2] or given.get("host", "localhost")
+        named = "" if self.schema == DEFAULT_SCHEMA else f"?schema={self.schema}"
+        self.name = f"{parts.scheme}://{hosts}{parts.path}{named}"
+        """The URL as messages show it: without a user and a password."""
+
+
+class Connections(ForkSafe):
+    """A schema of a PostgreSQL database, which is created if it does not exist, and the connections to it."""
+
+    def __init__(self, url: str, *, durability: str, busy_seconds: float) -> None:
+        if durability not in DURABILITY:
+            raise InvalidInput(f"durability is 'full' or 'fast', not {durability!r}")
+        self.address = Address(url)
+        self.name = self.address.name
+        """What error messages call the database."""
+        self.durability = durability
+        self.busy_seconds = busy_seconds
+        self.is_closed = False
+        self._failure: psycopg.Error | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        self._idle: list[psycopg.Connection[Any]] = []
+        self._opened: dict[psycopg.Connection[Any], str] = {}
+        """Every open connection, with the timeline of its host."""
+        self._opening = threading.RLock()  # held while a connection is opened, and during a fork
+        self._is_forking = False
+
+    def take(self) -> psycopg.Connection[Any]:
+        """A connection for the caller alone, to be passed to `put_back`."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self.connect()
+
+    def put_back(self, connection: psycopg.Connection[Any]) -> None:
+        """Keep a connection for the next caller, unless it was lost or a transaction on it has not ended."""
+        if connection.closed or connection.pgconn.transaction_status != TransactionStatus.IDLE:
+            self.discard(connection)
+            return
+        self._idle.append(connection)
+        if self.is_closed or self._is_forking:
+            self.close_idle()
+
+    def discard(self, connection: psycopg.Connection[Any]) -> None:
+        connection.close()
+        self._opened.pop(connection, None)
+
+    def close_idle(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self.discard(self._idle.pop())
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.close_idle()
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """A new connection; raises psycopg.Error if no host can be used now."""
+        if self.is_closed:
+            raise Unavailable(f"the store {self.name} is closed; open it again")
+        with self._opening:
+            connection = psycopg.Connection.connect(
+                self.address.conninfo, autocommit=True, context=_Context(), cursor_factory=psycopg.RawCursor
+            )
+            try:
+                self._configure(connection)
+                self._opened[connection] = _timeline(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def timeline_of(self, connection: psycopg.Connection[Any]) -> str:
+        """The history of the host: another one after each failover, in which ids of transactions are used again."""
+        return self._opened[connection]
+
+    def _configure(self, connection: psycopg.Connection[Any]) -> None:
+        if connection.info.server_version < MIN_VERSION:
+            raise Unavailable(
+                f"{self.name} is PostgreSQL {connection.info.server_version // 10_000}, and Scrubjay needs"
+                f" {MIN_VERSION // 10_000} or newer; upgrade it"
+            )
+        schema = sql.Identifier(self.address.schema).as_string(connection)
+        connection.execute(
+            f"SET search_path = {schema}; SET lock_timeout = {int(self.busy_seconds * 1000)};"
+            # The rows of a UNION ALL come in its order only if one process reads them.
+            f"SET max_parallel_workers_per_gather = 0; SET client_min_messages = warning;"
+            # A writer whose process was stopped must not keep the lock of its namespace.
+            f"SET idle_in_transaction_session_timeout = '60s'; {DURABILITY[self.durability]}".encode()
+        )
+
+    # ------------------------------------------------------------ attempts
+
+    def end(self, connection: psycopg.Connection[Any]) -> None:
+        """End the transaction of a connection, if there is one, and put it back."""
+        with contextlib.suppress(psycopg.Error):
+            if not connection.closed and connection.info.transaction_status:
+                connection.execute("ROLLBACK")
+        self.put_back(connection)
+
+    def patiently(self, seconds: float | None = None) -> Iterator[None]:
+        """Attempts, with pauses between them, until `busy_seconds` are over; then the last failure is raised."""
+        give_up_at = time.monotonic() + (self.busy_seconds if seconds is None else seconds)
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            yield
+            if time.monotonic() + pause > give_up_at or self.is_closed:
+                failure = self._failure or psycopg.OperationalError("no host answers")
+                raise self.explained(failure) from failure
+            time.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+
+    def failed(self, error: psycopg.Error) -> None:
+        """Remember why an attempt failed; the idle connections were probably lost for the same reason."""
+        self._failure = error
+        self.close_idle()
+
+    # ------------------------------------------------------------ forks
+
+    def before_fork(self) -> None:
+        """Close every connection, and wait for those in use: a child that closes its copy ends the parent's session."""
+        give_up_at = time.monotonic() + FORK_SECONDS
+        self._fork_locks = [lock for lock in self.locks() if lock.acquire(timeout=FORK_SECONDS)]
+        self._is_forking = True
+        self.close_idle()
+        while self._opened and time.monotonic() < give_up_at:
+            time.sleep(0.001)
+
+    def locks(self) -> list[Any]:
+        """The locks that a fork holds, in the order in which a call takes them."""
+        return [self._opening]
+
+    def after_fork(self, *, in_child: bool) -> None:
+        if in_child:
+            self.reset()
+            return
+        self._is_forking = False
+        for lock in self._fork_locks:
+            lock.release()
+
+    # ------------------------------------------------------------ the schema
+
+    def open_database(self) -> None:
+        """Create the schema if it does not exist, and bring its tables up to this program's version."""
+        try:
+            connection = self.take()
+        except psycopg.Error as error:
+            raise self.explained(error) from error
+        try:
+            if self._version(connection) != VERSION:
+                with connection.transaction():
+                    self._migrate(connection)
+            self.prepare(connection)
+        except psycopg.Error as error:
+            raise self.explained(error) from error
+        finally:
+            self.put_back(connection)
+
+    def prepare(self, connection: psycopg.Connection[Any]) -> None:
+        """Read what is needed of a database that was opened."""
+
+    def _migrate(self, connection: psycopg.Connection[Any]) -> None:
+        lock_schema(connection)  # several servers start at the same time
+        schema = sql.Identifier(self.address.schema).as_string(connection)
+        (exists,) = connection.execute("SELECT to_regnamespace($1) IS NOT NULL", (schema,)).fetchone() or (False,)
+        if not exists:
+            connection.execute(f"CREATE SCHEMA {schema}".encode())
+        version = self._version(connection)
+        if not version:
+            connection.execute(f"CREATE TABLE {VERSION_TABLE} (version BIGINT NOT NULL)".encode())
+            connection.execute(f"INSERT INTO {VERSION_TABLE} VALUES (0)".encode())  # noqa: S608
+        for migration in MIGRATIONS[version:]:
+            for statement in migration:
+                connection.execute(statement.encode())
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version = $1".encode(), (VERSION,))  # noqa: S608
+
+    def _version(self, connection: psycopg.Connection[Any]) -> int:
+        """The version of the schema; 0 for a new one, and an error for one that this program must not change."""
+        (found,) = connection.execute("SELECT to_regclass($1) IS NOT NULL", (VERSION_TABLE,)).fetchone() or (False,)
+        if not found:
+            self._refuse_other_tables(connection)
+            return 0
+        (version,) = connection.execute(_READ_VERSION).fetchone() or (0,)
+        if version > VERSION:
+            raise Unavailable(
+                f"{self.name} was written by a newer Scrubjay (format {version}, this one knows {VERSION});"
+                " upgrade with: pip install -U scrubjay"
+            )
+        return int(version)
+
+    def _refuse_other_tables(self, connection: psycopg.Connection[Any]) -> None:
+        tables = connection.execute("SELECT 1 FROM pg_tables WHERE schemaname = $1 LIMIT 1", (self.address.schema,))
+        if tables.fetchone():
+            raise Unavailable(
+                f"the schema {self.address.schema!r} of {self.name} has another program's tables; name another with"
+                " ?schema=NAME at the end of the URL"
+            )
+
+    # ------------------------------------------------------------ errors
+
+    def explained(self, error: psycopg.Error) -> ScrubjayError:
+        """PostgreSQL's error as a cause and a fix."""
+        code = error.sqlstate or ""
+        text = (error.diag.message_primary or str(error)).strip().partition("\n")[0]
+        if code == "55P03":
+            return Unavailable(f"another client has been writing to {self.name} for {self.busy_seconds:g} s; try again")
+        if code.startswith("28"):
+            return Unavailable(f"{self.name}: {text}; check the user and the password in the URL")
+        if code in ("3D000", "42501"):
+            return Unavailable(f"{self.name}: {text}; create the database, or grant the user CREATE on it")
+        if code.startswith("53"):
+            return Unavailable(f"{self.name}: {text}; free some space, or allow more connections; nothing was written")
+        if is_temporary(error):
+            return Unavailable(
+                f"cannot reach {self.name}: {text}; check the URL: is it running, and is one of its hosts the primary?"
+            )
+        return Unavailable(f"{self.name}: {text} ({code}); run `scrubjay doctor`")
+
+
+class _Context:
+    """Gives a connection its types."""
+
+    adapters = _ADAPTERS
+    connection = None
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether an operation may succeed when it is started again: on a new connection, on another host, or later."""
+    if not isinstance(error, psycopg.Error):
+        return False
+    code = error.sqlstate
+    if code is None:  # the connection was lost, or none could be opened
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return code in _RETRIED or code.startswith("08")
+
+
+def _timeline(connection: psycopg.Connection[Any]) -> str:
+    (name,) = connection.execute("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)").fetchone() or ("",)
+    return str(name)
+
+
+def lock_schema(connection: psycopg.Connection[Any]) -> None:
+    connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK_CLASS})".encode())

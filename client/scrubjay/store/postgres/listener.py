@@ -1,0 +1,119 @@
+"""Waking watchers: a write tells every process that listens which namespaces have changed (LISTEN and NOTIFY).
+
+NOTIFY runs after the commit, in a transaction of its own that waits for no disk: inside of it, PostgreSQL would let
+only one transaction of the whole database commit at a time. A notification may be lost, if a process is killed between
+the two or a connection breaks; watchers therefore look by themselves as well, though rarely.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from hashlib import blake2b
+from typing import Any
+
+import psycopg
+
+from scrubjay.errors import ScrubjayError
+from scrubjay.store.postgres.connection import Connections
+
+CHANNEL = "scrubjay"
+CHECK_SECONDS = 0.5
+"""Seconds after which the thread looks whether it should end."""
+RETRY_SECONDS = 0.5
+"""Seconds until a lost connection is opened again."""
+
+FALLBACK_SECONDS = 1.0
+"""Seconds after which a watcher looks for changes without a notification."""
+
+Callback = Callable[[str | None], object]
+"""Called with the token of a namespace that has changed; with None when any may have, after a lost connection."""
+
+
+class Listener:
+    """The thread of a store that listens, while it has callbacks."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._callbacks: list[Callback] = []
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def token_of(self, namespace: str) -> str:
+        """What a notification says instead of the namespace: short, and no secret."""
+        return blake2b(f"{self._connections.address.schema}\0{namespace}".encode(), digest_size=16).hexdigest()
+
+    def notify(self, connection: psycopg.Connection[Any], namespaces: Collection[str]) -> None:
+        """Tell every listener that namespaces have changed; a failure delays watchers, and the write is done."""
+        tokens = [self.token_of(namespace) for namespace in namespaces]
+        for token in tokens:
+            self._call(token)  # what this process has done is known here at once
+        with contextlib.suppress(psycopg.Error):
+            for token in tokens:
+                connection.execute("SELECT pg_notify($1, $2)", (CHANNEL, token))
+
+    def subscribe(self, callback: Callback) -> None:
+        with self._lock:
+            self._callbacks.append(callback)
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._listen, name="scrubjay-listener", daemon=True)
+                self._thread.start()
+
+    def unsubscribe(self, callback: Callback) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            self._callbacks.remove(callback)
+
+    @contextlib.contextmanager
+    def watching(self, namespace: str) -> Iterator[Callable[[float], object]]:
+        """A function that waits until a namespace may have changed, or for so many seconds, but not for long."""
+        token, woken = self.token_of(namespace), threading.Event()
+
+        def wake(changed: str | None) -> None:
+            if changed in (None, token):
+                woken.set()
+
+        def wait(seconds: float) -> None:
+            woken.wait(min(seconds, FALLBACK_SECONDS))
+            woken.clear()
+
+        self.subscribe(wake)
+        try:
+            yield wait
+        finally:
+            self.unsubscribe(wake)
+
+    def close(self) -> None:
+        self._is_closed = True
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=10 * CHECK_SECONDS)
+
+    def _listen(self) -> None:
+        while not self._should_end():
+            try:
+                connection = self._connections.connect()
+            except (psycopg.Error, ScrubjayError):
+                time.sleep(RETRY_SECONDS)
+                continue
+            with contextlib.suppress(psycopg.Error):
+                connection.execute(f"LISTEN {CHANNEL}")
+                self._call(None)  # what was notified before is lost
+                while not self._should_end():
+                    for notification in connection.notifies(timeout=CHECK_SECONDS, stop_after=1):
+                        self._call(notification.payload)
+            self._connections.discard(connection)
+        self._thread = None
+
+    def _should_end(self) -> bool:
+        with self._lock:
+            if self._is_closed or self._connections.is_closed or not self._callbacks:
+                self._thread = None
+                return True
+        return False
+
+    def _call(self, token: str | None) -> None:
+        for callback in list(self._callbacks):
+            callback(token)

@@ -1,0 +1,165 @@
+"""The SQL of every query for PostgreSQL: most texts are those of SQLite, with other placeholders.
+
+`text_of` translates a text once and remembers it. What means something else in PostgreSQL has a text of its own in
+_OWN. An operation may also yield SQL itself, as recall does, whose texts depend on the query; they are translated
+in the same way.
+"""
+
+# ruff: noqa: S608 - texts are joined from constants only
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from scrubjay.recall.ranking import NEIGHBOURS
+from scrubjay.store import notes, vectors
+from scrubjay.store.encryption import OVERHEAD
+from scrubjay.store.sqlite.queries import QUERIES
+
+ENCRYPTED = "~"
+"""The first character of an encrypted value, which no JSON text starts with."""
+ADMINISTRATION = ""
+"""What a transaction locks that changes api keys or logs refusals: no namespace has this name."""
+
+_LIVE = "(expires_at IS NULL OR expires_at > ?)"
+_BETWEEN = f"namespace = ? AND {_LIVE} AND key >= ? AND key < ?"
+_IDS = "= ANY (translate(?, '[]', '{}')::bigint[])"
+"""Numbers, from a list in JSON: without its brackets it is the text of an array."""
+_FLOOR = "(SELECT number FROM change_floors WHERE namespace_hash = sha256(convert_to(?4, 'UTF8')))"
+_LAST_NUMBER = "(SELECT max(number) FROM changes WHERE namespace = ?4)"
+_LAST_OF = f"coalesce({_LAST_NUMBER}, {_FLOOR}, 0)".replace("?4", "?1")
+_KEY_SIZE = r"octet_length(replace(replace({}, E'\x01\x01', '0'), E'\x01\x02', '1'))"
+"""Bytes of a key without its escapes: see connection.TextDumper."""
+_VALUE_SIZE = f"""CASE WHEN left({{0}}, 1) = '{ENCRYPTED}'
+THEN octet_length(decode(substr({{0}}, 2), 'base64')) - {OVERHEAD} ELSE octet_length({{0}}) END"""
+_LIST_SIZE = f"{_KEY_SIZE.format('i.key')} + 2 + coalesce(sum({_VALUE_SIZE.format('l.value')} + 1) - 1, 0)"
+_ITEM_SIZE = f"{_KEY_SIZE.format('key')} + {_VALUE_SIZE.format('value')}"
+_NEIGHBOURS = "SELECT o.id FROM notes o WHERE o.namespace = n.namespace AND o.session"
+_NEAR = notes.MAX_PAUSE_SECONDS * notes.IDS_PER_SECOND
+# One arm for each case, because an index finds equal values and NULL, but not either of them.
+_BEFORE = f"""array_to_json(CASE WHEN n.session IS NULL
+THEN ARRAY({_NEIGHBOURS} IS NULL AND o.id < n.id AND o.id > n.id - {_NEAR} ORDER BY o.id DESC LIMIT {NEIGHBOURS})
+ELSE ARRAY({_NEIGHBOURS} = n.session AND o.id < n.id ORDER BY o.id DESC LIMIT {NEIGHBOURS}) END)::text"""
+_AFTER = f"""array_to_json(CASE WHEN n.session IS NULL
+THEN ARRAY({_NEIGHBOURS} IS NULL AND o.id > n.id AND o.id < n.id + {_NEAR} ORDER BY o.id LIMIT {NEIGHBOURS})
+ELSE ARRAY({_NEIGHBOURS} = n.session AND o.id > n.id ORDER BY o.id LIMIT {NEIGHBOURS}) END)::text"""
+_CHANGE = "at, actor, verb, namespace, key, bytes"
+
+_OWN = {
+    # The row of a key is locked until the commit: its usage is read, counted and written.
+    "read_key_usage": f"{QUERIES['read_key_usage']} FOR NO KEY UPDATE",
+    "list_entries": f"""SELECT key, length, bytes, version, updated_at, expires_at,
+        CASE WHEN left(value, 1) <> '{ENCRYPTED}' THEN substr(value, 1, 200) WHEN bytes <= 4000 THEN value END
+        FROM items WHERE {_BETWEEN} ORDER BY key LIMIT ?""",
+    "sum_items": f"""SELECT count(*), coalesce(sum(bytes), 0), coalesce(max(version), 0),
+        count(*) FILTER (WHERE {_LIVE}) FROM items WHERE namespace = ?""",
+    notes.SUM_NOTES: f"""SELECT count(*), coalesce(sum(bytes), 0), count(*) FILTER (WHERE {_LIVE})
+        FROM notes WHERE namespace = ?""",
+    "list_lists": f"""SELECT key, updated_at FROM items WHERE namespace = ? AND {_LIVE}
+        AND (updated_at < ? OR (updated_at = ? AND key > ?))
+        AND (length IS NOT NULL OR left(value, 1) = '{ENCRYPTED}' OR substr(value, 1, 2) = '[{{')
+        ORDER BY updated_at DESC, key LIMIT ?""",
+    # ------------------------------------------------------------ changes
+    # The transaction has locked the namespace, so this number is the next one, and follows the order of commits.
+    "append_change": f"""INSERT INTO changes (number, {_CHANGE})
+        VALUES (coalesce({_LAST_NUMBER}, {_FLOOR}, 0) + 1, ?1, ?2, ?3, ?4, ?5, ?6)""",
+    "find_last_change": f"SELECT {_LAST_OF}",
+    "find_change_bounds": f"""SELECT coalesce((SELECT min(number) FROM changes WHERE namespace = ?1), {_LAST_OF} + 1),
+        {_LAST_OF}""",
+    "read_changes": f"""SELECT number, {_CHANGE} FROM changes WHERE number > ? AND number <= ? AND namespace = ?
+        AND (key = '' OR (key >= ? AND (? IS NULL OR key < ?))) ORDER BY number LIMIT ?""",
+    "rotate_changes": """WITH gone AS (DELETE FROM changes WHERE id IN
+        (SELECT id FROM (SELECT id, at FROM changes ORDER BY id LIMIT ?) o
+        WHERE id < (SELECT max(id) FROM changes) AND (at < ? OR id <= (SELECT max(id) FROM changes) - ?))
+        RETURNING namespace, number),
+        floors AS (INSERT INTO change_floors (namespace_hash, number)
+        SELECT sha256(convert_to(namespace, 'UTF8')), max(number) FROM gone GROUP BY namespace
+        ON CONFLICT (namespace_hash) DO UPDATE SET number = greatest(change_floors.number, excluded.number))
+        SELECT 1 FROM gone""",
+    # ------------------------------------------------------------ the rest
+    "save_idempotency_key": """INSERT INTO idempotency_keys
+        (namespace, sender, used_on, sequence, verb, key, digest, result) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+        ON CONFLICT (namespace, sender) DO UPDATE SET used_on = excluded.used_on, sequence = excluded.sequence,
+        verb = excluded.verb, key = excluded.key, digest = excluded.digest, result = excluded.result""",
+    "list_admin_keys": "SELECT id FROM api_keys WHERE admin = 1 AND revoked_at IS NULL LIMIT 2",
+    "add_requests": """INSERT INTO requests AS r (minute, kind, count, refused, failed, total_ms, max_ms)
+        VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (minute, kind) DO UPDATE SET count = r.count + excluded.count,
+        refused = r.refused + excluded.refused, failed = r.failed + excluded.failed,
+        total_ms = r.total_ms + excluded.total_ms, max_ms = greatest(r.max_ms, excluded.max_ms)""",
+    "find_free_blob": "",
+    "erase_blob": "DELETE FROM erasable_blobs WHERE id = ?",
+    "erase_note_blobs": "DELETE FROM erasable_blobs WHERE id IN (SELECT blob_id FROM notes WHERE namespace = ?)",
+    "erase_vector_blobs": """DELETE FROM erasable_blobs
+        WHERE id IN (SELECT blob_id FROM note_vectors WHERE namespace = ?)""",
+    vectors.PUT_VECTOR: """INSERT INTO note_vectors (namespace, note, model, blob_id, mark) VALUES (?, ?, ?, ?, ?)
+        ON CONFLICT (namespace, note) DO UPDATE SET model = excluded.model, blob_id = excluded.blob_id,
+        mark = excluded.mark""",
+    "check_free_blobs": "SELECT id FROM erasable_blobs WHERE is_free = 1",
+    "check_lists": QUERIES["check_lists"].partition(", i.bytes, ")[0] + f""", i.bytes, {_LIST_SIZE}
+        FROM items i LEFT JOIN list_items l ON l.namespace = i.namespace AND l.key = i.key
+        WHERE i.length IS NOT NULL GROUP BY i.namespace, i.key, i.length, i.bytes
+        HAVING i.length <> count(l.position) OR i.bytes <> {_LIST_SIZE}""",
+    "check_items": f"""SELECT namespace, key, bytes, {_ITEM_SIZE} FROM items
+        WHERE value IS NOT NULL AND bytes <> {_ITEM_SIZE}""",
+    # ------------------------------------------------------------ recall
+    notes.COUNT_TERMS: """SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?1), 0)
+        UNION ALL SELECT word, (SELECT count(*) FROM
+        (SELECT 1 FROM note_words w WHERE w.namespace = ?1 AND w.word = t.word LIMIT ?2) c)
+        FROM unnest(translate(?3, '[]', '{}')::bigint[]) t(word)""",
+    notes.FIND_NEIGHBOURS: f"SELECT {_BEFORE}, n.id, {_AFTER} FROM notes n WHERE n.namespace = ? AND n.id {_IDS}",
+    notes.FIND_OCCURRENCES: f"""SELECT note, word, count, length FROM note_words WHERE namespace = ?1
+        AND (word {_IDS.replace("?", "?2")} OR word {_IDS.replace("?", "?3")}) AND note {_IDS.replace("?", "?4")}""",
+}  # fmt: skip
+"""Queries whose text is not that of SQLite; without a text they find nothing."""
+
+_REWRITTEN: tuple[tuple[str, str], ...] = (
+    (re.escape(notes.SEARCHED_TERMS), """terms AS MATERIALIZED
+(SELECT (value->>0)::bigint AS passage, (value->>1)::bigint AS term,
+(value->>2)::float8 AS weight FROM json_array_elements(?::json))"""),
+    (r"IN \(SELECT value FROM json_each\((\?\d*)\)\)", r"= ANY (translate(\1, '[]', '{}')::bigint[])"),
+    (r"instr\(n\.tags, ',' \|\| \? \|\| ','\)", "strpos(n.tags, ',' || ?::bigint || ',') > 0"),
+    (r"\bcount / \(count \+", "count::float8 / (count +"),
+    (r"IN allowed\b", "IN (SELECT id FROM allowed)"),
+    # The order of a subquery ends with it here.
+    (r"(WHERE EXISTS \(SELECT 1 FROM notes n .*\)) LIMIT \?$", r"\1 ORDER BY fit DESC, note DESC LIMIT ?"),
+    (r"LIMIT (\?\d*)", r"LIMIT nullif(\1, -1)"),
+    (r"\?(\d*) IS NULL", r"?\1::text IS NULL"),
+    (r"\+((?:n\.)?namespace) = ", r"\1 = "),
+    (r"i\.bytes \* min\(", "i.bytes * least("),
+    (r"\blength\(CAST\((\w+) AS BLOB\)\)", r"octet_length(\1)"),
+)  # fmt: skip
+"""Patterns in SQLite's texts, and what stands for them here; in this order."""
+
+_LOCKED_PARAMETERS = {"open_namespace": 1, "append_change": 3}
+_LOCKED_ADMINISTRATION = {"find_active_api_key", "find_any_api_key", "list_admin_keys", "append_refusal"}
+
+
+@lru_cache(1000)
+def text_of(query: str) -> str:
+    """The SQL of a query by its name, or of SQLite's SQL."""
+    text = _OWN.get(query, QUERIES.get(query, query))
+    for pattern, replacement in _REWRITTEN:
+        text = re.sub(pattern, replacement, text, flags=re.DOTALL)
+    return _numbered(text)
+
+
+def _numbered(text: str) -> str:
+    """The text with $1 for the first ?, and $3 for ?3."""
+    count = 0
+
+    def number(match: re.Match[str]) -> str:
+        nonlocal count
+        count += 1
+        return f"${match[1] or count}"
+
+    return re.sub(r"\?(\d*)", number, text)
+
+
+def locked_by(query: str, rows: Sequence[Sequence[Any]]) -> set[str]:
+    """The namespaces that a write must have locked before it executes a query."""
+    if query in _LOCKED_ADMINISTRATION:
+        return {ADMINISTRATION}
+    index = _LOCKED_PARAMETERS.get(query)
+    return set() if index is None else {str(row[index]) for row in rows}

@@ -1,0 +1,205 @@
+"""Several servers on one PostgreSQL database."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from harness import Server, fresh_name, postgres, run_command
+from scrubjay import Memory, QuotaExceeded, ScrubjayError
+from scrubjay.errors import Unauthenticated
+
+
+@pytest.fixture(scope="module")
+def url() -> str:
+    return postgres().fresh_url()
+
+
+@pytest.fixture(scope="module")
+def servers(url):
+    servers = [Server(Path("unused"), "--store", url, "--durability", "fast") for _ in range(2)]
+    yield servers
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def memories(servers):
+    """Handles on one namespace, each through a server of its own."""
+    namespace = fresh_name()
+    memories = [Memory(namespace, url=server.url, timeout=60, strict=True) for server in servers]
+    yield memories
+    for memory in memories:
+        memory.close()
+
+
+def request(server: Server, method: str, path: str, key: str = "") -> tuple[int, dict]:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    asked = urllib.request.Request(server.url + path, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_each_server_reads_what_the_other_has_written(memories, servers, url):
+    one, two = memories
+    one["k"] = {"a": 1}
+    assert two["k"] == {"a": 1}
+    two.append("l", "x")
+    assert one.append("l", "y") == 2
+    with Memory(one.namespace, url=url) as direct:
+        assert direct.get("l") == ["x", "y"]
+    one.remember("Sarah likes tea")
+    assert [note.content for note in two.recall("Sarah")] == ["Sarah likes tea"]
+    assert [match.key for match in two.search("y")] == ["l"]
+    assert one.incr("n") + two.incr("n") == 3
+    assert postgres().url.partition("@")[2].partition("/")[0] in servers[0].banner
+
+
+def test_a_watch_through_one_server_sees_every_write_through_the_other(memories):
+    one, two = memories
+    found, ready = [], threading.Event()
+
+    def watch():
+        changes = two.watch(timeout=60, after=0)
+        ready.set()
+        for change in changes:
+            found.append(change.key)
+            if change.key == "last":
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    ready.wait()
+    for n in range(20):
+        (one, two)[n % 2][f"k{n}"] = n
+    one["last"] = True
+    watcher.join(120)
+    assert found == [*(f"k{n}" for n in range(20)), "last"]
+
+
+def test_a_quota_is_exact_over_two_servers(memories):
+    one, two = memories
+    assert run_command("quota", one.namespace, "--writes-per-day", "10", SCRUBJAY_URL=one.location).returncode == 0
+    refused = []
+
+    def write(memory, name):
+        for n in range(10):
+            try:
+                memory[f"{name}{n}"] = n
+            except QuotaExceeded:
+                refused.append(n)
+
+    writers = [threading.Thread(target=write, args=each) for each in ((one, "a"), (two, "b"))]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(refused) == 10
+    assert (one.usage().keys, one.usage().writes_today) == (10, 10)
+
+
+def test_an_export_moves_a_namespace_between_the_engines(memories, url, tmp_path):
+    source, copy = memories[0], tmp_path / "file.db"
+    for key in ("a", "\0", "z\1"):
+        source[key] = {"key": [key]}
+    source.append("l", 1)
+    source.remember("Sarah likes tea", tags=["t"])
+    exported = run_command("export", source.namespace, "--url", url).stdout
+    assert run_command("import", "--path", copy, stdin=exported).returncode == 0
+    again = run_command("export", source.namespace, "--path", copy).stdout
+    assert again.splitlines()[1:] == exported.splitlines()[1:]
+    assert run_command("import", "back", "--url", url, stdin=again).returncode == 0
+    back = run_command("export", "back", "--url", url).stdout
+    assert back.splitlines()[1:] == exported.splitlines()[1:]
+    over_http = run_command("export", source.namespace, "--url", source.location).stdout
+    assert over_http.splitlines()[1:] == exported.splitlines()[1:]
+
+
+def test_what_a_file_can_do_and_a_database_cannot_is_refused_with_a_sentence(servers, url, tmp_path):
+    for command in (["backup", tmp_path / "x"], ["restore", tmp_path / "x"], ["compact"], ["encrypt"], ["decrypt"]):
+        done = run_command(*command, "--url", url)
+        assert done.returncode == 1
+        assert b"the data is in PostgreSQL" in done.stderr
+    status, body = request(servers[0], "GET", "/v1/backup")
+    assert (status, "pg_dump" in body["detail"]) == (400, True)
+
+
+def test_doctor_and_status_show_the_database(memories, url):
+    memories[0]["k"] = 1
+    for command in ("doctor", "status"):
+        done = run_command(command, "--url", url)
+        assert done.returncode == 0, done.stderr
+        assert b"postgresql://127.0.0.1" in done.stdout
+
+
+def test_erase_says_what_it_does_not_prove(memories, servers, url):
+    memories[0]["k"] = 1
+    status, erased = request(servers[1], "POST", f"/v1/namespaces/{memories[0].namespace}/erase")
+    assert (status, erased["rows"]["items"], erased["traces"]) == (200, 1, [])
+    assert "write-ahead log" in erased["limits"]
+    memories[0]["k"] = 1
+    done = run_command("erase", memories[0].namespace, "--yes", "--url", url)
+    assert b"CAUTION  the rows are deleted and vacuumed" in done.stdout
+    assert "k" not in memories[1]
+
+
+def test_a_key_that_one_server_revokes_is_refused_by_the_other():
+    url = postgres().fresh_url()
+    admin = run_command("key", "issue", "--admin", "--name", "admin", "--url", url).stdout.decode().split()[0]
+    bot = run_command("key", "issue", "--name", "bot", "--url", url).stdout.decode().split()[0]
+    servers = [Server(Path("unused"), "--store", url, "--durability", "fast") for _ in range(2)]
+    try:
+        memories = [Memory("ns", url=server.url, api_key=bot, timeout=60, strict=True) for server in servers]
+        for memory in memories:
+            memory["k"] = 1
+        identity = bot.removeprefix("sj_").partition("_")[0]
+        done = run_command("key", "revoke", identity, SCRUBJAY_URL=servers[0].url, SCRUBJAY_API_KEY=admin)
+        assert done.returncode == 0, done.stderr
+        with pytest.raises(Unauthenticated):
+            memories[0].get("k")
+        give_up_at = time.monotonic() + 60
+        while time.monotonic() < give_up_at:
+            try:
+                memories[1].get("k")
+            except Unauthenticated:
+                break
+        else:
+            raise AssertionError("the other server still accepts the key")
+        for memory in memories:
+            memory.close()
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def test_a_server_whose_database_restarts_goes_on(tmp_path):
+    from postgres import Postgres
+
+    database = Postgres()
+    server = Server(tmp_path, "--store", database.fresh_url())
+    try:
+        with Memory("ns", url=server.url, timeout=60, strict=True) as memory:
+            memory["k"] = 1
+            database.stop()
+            with pytest.raises(ScrubjayError):
+                memory["k"] = 2
+            assert request(server, "GET", "/ready")[0] == 503
+            database.start()
+            give_up_at = time.monotonic() + 120
+            while request(server, "GET", "/ready")[0] != 200:
+                assert time.monotonic() < give_up_at
+            memory["k"] = 3
+            assert memory["k"] == 3
+    finally:
+        server.stop()
+        database.close()

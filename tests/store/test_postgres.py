@@ -1,0 +1,608 @@
+"""What PostgreSQL alone has to get right: locks, the order of changes, lost connections, and its own refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import Clock, clean_environment, postgres
+from postgres import Postgres
+from scrubjay import Memory
+from scrubjay.errors import InvalidInput, OutcomeUnknown, QuotaExceeded, Unavailable
+from scrubjay.store import api_keys, changes, expiry, items, lists, notes, usage, vectors
+from scrubjay.store.idempotency import IdempotencyKey, run_once
+from scrubjay.store.operation import Actor, Quota
+from scrubjay.store.postgres import PostgresStore, connection, erase, queries, schema
+from scrubjay.store.postgres.asyncio import AsyncPostgresStore
+from scrubjay.store.postgres.transaction import Transaction
+from scrubjay.store.sqlite.queries import QUERIES
+from scrubjay.validation import NewNote
+
+OF_SQLITE = {"rename_blobs", "drop_blob_index", "create_blobs", "create_blob_index", "copy_blobs", "drop_blobs"}
+"""Queries that rebuild the blobs of a file."""
+SQL_OF_NOTES = [
+    text
+    for module in (notes, vectors)
+    for text in vars(module).values()
+    if isinstance(text, str) and re.match("(SELECT|INSERT|UPDATE|DELETE) [^{]*$", text) and "FROM terms" not in text
+]
+
+
+@pytest.fixture
+def url() -> str:
+    return postgres().fresh_url()
+
+
+@pytest.fixture
+def open_store(url) -> Iterator:
+    opened = []
+
+    def open_(at: str = url, **options) -> PostgresStore:
+        opened.append(PostgresStore(at, **{"durability": "fast", **options}))
+        return opened[-1]
+
+    yield open_
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store) -> PostgresStore:
+    return open_store()
+
+
+def in_threads(*calls) -> list:
+    """What each call returns or raises, when all run at the same time."""
+    start, outcomes = threading.Barrier(len(calls)), [None] * len(calls)
+
+    def run(n, call):
+        start.wait()
+        try:
+            outcomes[n] = call()
+        except Exception as error:
+            outcomes[n] = error
+
+    threads = [threading.Thread(target=run, args=each) for each in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+@contextlib.contextmanager
+def open_transaction(store: PostgresStore, namespace: str) -> Iterator[Transaction]:
+    """A write transaction of another client, which commits at the end."""
+    transaction = Transaction(store.connect(), store.address.schema)
+    transaction.begin(namespace)
+    try:
+        yield transaction
+        transaction.commit()
+    finally:
+        store.discard(transaction.connection)
+
+
+# ---------------------------------------------------------------- queries
+
+
+@pytest.mark.parametrize("query", [*sorted(QUERIES.keys() - OF_SQLITE), *SQL_OF_NOTES])
+def test_every_query_is_valid_in_the_schema(query):
+    text = queries.text_of(query)
+    if text:
+        with contextlib.closing(_checker().connect()) as checked:
+            checked.execute(f"PREPARE checked AS {text}".encode())
+
+
+_opened: list[PostgresStore] = []
+
+
+def _checker() -> PostgresStore:
+    if not _opened:
+        _opened.append(PostgresStore(postgres().fresh_url()))
+        _opened[0].close_idle()
+    return _opened[0]
+
+
+def test_placeholders_are_numbered():
+    assert queries.text_of("SELECT ?, ? WHERE a = ?1") == "SELECT $1, $2 WHERE a = $1"
+
+
+# ---------------------------------------------------------------- keys
+
+
+@given(st.lists(st.text(alphabet="\0\1\2ab", max_size=4), max_size=8))
+def test_escaped_texts_have_the_order_of_code_points_and_come_back(texts):
+    escaped = sorted(connection.escape(text) for text in texts)
+    assert [connection.unescape(text) for text in escaped] == sorted(texts)
+    assert not any("\0" in text for text in escaped)
+
+
+def test_keys_are_in_the_order_of_code_points(store):
+    keys = [
+        "\0",
+        "\0\0",
+        "\1",
+        "\1\0",
+        "\2",
+        "A",
+        "a",
+        "a\0b",
+        "a\1",
+        "ab",
+        "Ä",
+        "ä",
+        "Z",
+        "z",
+        "ß",
+        "日本",
+        "😀",
+        "\uffff",
+    ]
+    for key in keys:
+        store.run(items.set_item("ns", key, '"v"'))
+    assert store.run(items.list_keys("ns")) == sorted(keys)
+    assert store.run(items.list_keys("ns", "a")) == sorted(key for key in keys if key.startswith("a"))
+    assert store.run(items.list_keys("ns", "", "\0")) == sorted(key for key in keys if key > "\0")
+    assert store.find_problems() == []
+
+
+# ---------------------------------------------------------------- writers
+
+
+def test_no_update_of_two_clients_is_lost(open_store):
+    one, two = open_store(), open_store()
+
+    def write(store, name):
+        for n in range(25):
+            store.run(items.increment("ns", "total", 1))
+            store.run(lists.append_items("ns", "list", [f'"{name}{n}"']))
+            store.run(items.set_item("ns", f"{name}{n}", "1"))
+
+    assert in_threads(*(lambda s=s, n=n: write(s, n) for s, n in ((one, "a"), (one, "b"), (two, "c")))) == [None] * 3
+    assert one.run(items.read_text("ns", "total")) == "75"
+    assert one.run(lists.find_length("ns", "list")) == 75
+    assert one.run(usage.read_usage("ns")).keys == 77
+    assert one.find_problems() == []
+
+
+def test_two_clients_that_create_a_namespace_at_once_count_both_keys(open_store):
+    one, two = open_store(), open_store()
+    for n in range(20):
+        writes = [lambda s=s, k=k, n=n: s.run(items.set_item(f"ns{n}", k, "1")) for s, k in ((one, "a"), (two, "b"))]
+        in_threads(*writes)
+        assert one.run(usage.read_usage(f"ns{n}")).keys == 2
+
+
+def test_a_quota_is_exact_with_two_clients(open_store):
+    stores = [open_store(quota=Quota(writes_per_day=10)) for _ in range(2)]
+    write = [lambda s=s, n=n: s.run(items.set_item("ns", f"k{n}", "1")) for n, s in enumerate(stores * 10)]
+    outcomes = in_threads(*write)
+    assert sum(isinstance(outcome, QuotaExceeded) for outcome in outcomes) == 10
+    used = stores[0].run(usage.read_usage("ns"))
+    assert (used.keys, used.writes_today) == (10, 10)
+
+
+def test_the_usage_of_an_api_key_is_exact_over_namespaces(open_store):
+    stores = [open_store() for _ in range(2)]
+    key = stores[0].run(api_keys.issue("bot")).apikey.id
+
+    def write(store, n):
+        operation = items.set_item(f"ns{n}", "k", "1")
+        operation.actor = Actor("bot", key)
+        store.run(operation)
+
+    assert in_threads(*(lambda s=s, n=n: write(s, n) for n, s in enumerate(stores * 8))) == [None] * 16
+    (bot, _) = stores[0].run(api_keys.list_all())
+    assert (bot.writes_today, bot.namespaces_in_use) == (16, 16)
+    assert stores[0].find_problems() == []
+
+
+def test_of_two_keys_issued_at_once_one_is_the_first(open_store):
+    stores = [open_store() for _ in range(2)]
+    issued = in_threads(*(lambda s=s: s.run(api_keys.issue("bot")) for s in stores))
+    assert sorted(each.admin_secret is None for each in issued) == [False, True]
+
+
+def test_writers_of_a_namespace_share_commits(open_store, monkeypatch):
+    store, commits = open_store(), []
+    real = Transaction.commit
+    monkeypatch.setattr(Transaction, "commit", lambda self: (commits.append(1), real(self)))
+    with open_transaction(store, "ns"):  # they wait for each other here
+        commits.clear()
+        work = threading.Thread(
+            target=lambda: in_threads(
+                *(lambda n=n: store.run(lists.append_items("ns", "l", [str(n)])) for n in range(20))
+            )
+        )
+        work.start()
+        while sum(len(queue.jobs) for queue in list(store.writer._queues.values())) < 20:
+            pass
+    work.join()
+    assert store.run(lists.find_length("ns", "l")) == 20
+    assert len(commits) <= 5, "its own, one for the first writer, one for the others, and a sweep"
+
+
+def test_one_refused_write_leaves_the_others_of_its_commit_alone(open_store):
+    store = open_store(quota=Quota(max_bytes=60))
+    with open_transaction(store, "ns"):
+        calls = [
+            lambda n=n: store.run(items.set_item("ns", f"k{n}", '"' + "x" * 100 * (n == 3) + '"')) for n in range(8)
+        ]
+        outcomes = []
+        work = threading.Thread(target=lambda: outcomes.extend(in_threads(*calls)))
+        work.start()
+    work.join()
+    assert [n for n, outcome in enumerate(outcomes) if isinstance(outcome, QuotaExceeded)] == [3]
+    assert store.run(usage.read_usage("ns")).keys == 7
+    assert store.find_problems() == []
+
+
+def test_other_namespaces_do_not_wait_for_a_writer(store):
+    with open_transaction(store, "ns"):
+        assert store.run(items.set_item("other", "k", "1"))[0] == 1
+        assert store.run(items.read_text("ns", "k")) is None, "readers never wait for writers"
+
+
+def test_a_lock_that_is_never_released_is_unavailable(open_store):
+    store = open_store(busy_seconds=0.3)
+    with open_transaction(store, "ns"), pytest.raises(Unavailable, match="another client has been writing"):
+        store.run(items.set_item("ns", "k", "1"))
+
+
+def test_a_sweep_leaves_what_was_renewed_meanwhile(open_store, monkeypatch):
+    clock = Clock()
+    store = open_store(clock=clock)
+    store.run(items.set_item("ns", "k", "1", 60))
+    clock.now += 61
+    real, renewed = expiry.open_namespace, []
+
+    def open_namespace(context, namespace):
+        if not renewed:  # between the first look and the lock
+            renewed.append(PostgresStore.write(other, items.set_item("ns", "k", "2")))
+        return real(context, namespace)
+
+    other = open_store(clock=clock)
+    monkeypatch.setattr(expiry, "open_namespace", open_namespace)
+    store.sweep()
+    assert store.run(items.read_text("ns", "k")) == "2"
+    assert store.find_problems() == []
+
+
+# ---------------------------------------------------------------- changes
+
+
+def test_a_watcher_misses_no_change_of_a_late_commit(open_store):
+    store, late = open_store(), open_store()
+    _, cursor = store.run(changes.read_changes("ns", "", None))
+    with open_transaction(late, "ns") as transaction:
+        operation = items.set_item("ns", "late", "1")
+        transaction.run(operation, late.context(operation))
+        writer = threading.Thread(target=lambda: store.run(items.set_item("ns", "waits", "1")))
+        writer.start()
+        store.run(items.set_item("other", "k", "1"))
+        seen, cursor = store.run(changes.read_changes("ns", "", cursor))
+        assert seen == []
+    writer.join()
+    found, cursor = store.run(changes.read_changes("ns", "", cursor))
+    assert [(change.id, change.key) for change in found] == [(1, "late"), (2, "waits")]
+    assert store.run(changes.read_changes("other", "", 0))[0][0].id == 1, "each namespace numbers its own"
+
+
+def test_whatever_commits_first_a_watcher_sees_all_in_order(open_store):
+    stores = [open_store() for _ in range(3)]
+    seen, cursor, done = [], 0, threading.Event()
+
+    def watch():
+        nonlocal cursor
+        while True:
+            was_done = done.is_set()
+            found, cursor = stores[2].run(changes.read_changes("ns", "", cursor))
+            seen.extend(found)
+            if was_done:
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+
+    def write(n):
+        for i in range(30):
+            stores[n].run(items.set_item("ns", f"{n}-{i}", "1"))
+            stores[n].run(items.set_item(f"other{n}", "k", "1"))
+
+    in_threads(*(lambda n=n: write(n) for n in range(2)))
+    done.set()
+    watcher.join()
+    assert [change.id for change in seen] == list(range(1, 61))
+
+
+def test_the_numbers_of_an_erased_namespace_go_on(store):
+    for n in range(3):
+        store.run(items.set_item("ns", "k", str(n)))
+    erased = erase.erase(store, "ns")
+    assert erased.rows["changes"] == 3
+    assert "write-ahead log" in erased.limits
+    assert store.run(changes.read_changes("ns", "", 3)) == ([], 3)
+    store.run(items.set_item("ns", "k", "1"))
+    assert [change.id for change in store.run(changes.read_changes("ns", "", 3))[0]] == [4]
+
+
+def test_a_notification_wakes_a_watcher_of_another_process(open_store, monkeypatch):
+    monkeypatch.setattr("scrubjay.store.postgres.listener.FALLBACK_SECONDS", 600)
+    here, there = open_store(), open_store()
+    with here.listener.watching("ns") as wait:
+        wait(600)  # the listener is ready, and calls every watcher
+        threading.Timer(0.1, lambda: there.run(items.set_item("ns", "k", "1"))).start()
+        wait(600)
+    assert here.run(changes.last_change("ns")) == 1
+
+
+# ---------------------------------------------------------------- lost connections
+
+
+class Proxy:
+    """Forwards connections to PostgreSQL, and cuts one when the client sends COMMIT."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.cuts: list[bool] = []
+        """For each COMMIT from now on: whether PostgreSQL still gets it."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._port))
+                threading.Thread(target=self._forward, args=(server, client), daemon=True).start()
+                threading.Thread(target=self._forward_until_commit, args=(client, server), daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError), source, target:
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+
+    def _forward_until_commit(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError), client, server:
+            while data := client.recv(65536):
+                if b"COMMIT" in data and self.cuts:
+                    client.shutdown(socket.SHUT_RDWR)
+                    if self.cuts.pop(0):
+                        server.sendall(data)
+                        server.settimeout(10)
+                        server.recv(65536)
+                    server.shutdown(socket.SHUT_RDWR)
+                    return
+                server.sendall(data)
+            server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    proxy = Proxy(postgres().port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.mark.parametrize("cuts", [[True], [False], [True, True], [False, True], [True, False, True]])
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_write_whose_commit_is_cut_off_happens_once(open_store, url, proxy, cuts, has_key):
+    through = open_store(url.replace(str(postgres().port), str(proxy.port)))
+    through.run(lists.append_items("ns", "l", ["0"]))
+    proxy.cuts = list(cuts)
+    for n in range(1, 4):
+        operation = lists.append_items("ns", "l", [str(n)])
+        key = IdempotencyKey("sender", n) if has_key else None
+        assert through.run(run_once(operation, key))[0] == n + 1
+    assert proxy.cuts == [] or len(cuts) > 3
+    assert through.run(items.read_text("ns", "l")) == "[0,1,2,3]"
+    assert through.find_problems() == []
+
+
+def test_after_a_failover_only_writes_with_a_key_are_run_again(open_store, url, proxy, monkeypatch):
+    through = open_store(url.replace(str(postgres().port), str(proxy.port)))
+    through.run(lists.append_items("ns", "l", ["0"]))
+    timelines = iter(range(1000))
+    monkeypatch.setattr(through, "timeline_of", lambda _connection: str(next(timelines)))
+    proxy.cuts = [True]
+    assert through.run(run_once(lists.append_items("ns", "l", ["1"]), IdempotencyKey("s")))[0] == 2
+    proxy.cuts = [True]
+    with pytest.raises(OutcomeUnknown, match="may have happened or not"):
+        through.run(lists.append_items("ns", "l", ["2"]))
+    assert through.run(lists.find_length("ns", "l")) == 3
+
+
+@pytest.mark.parametrize("error", [psycopg.errors.DeadlockDetected, psycopg.errors.ReadOnlySqlTransaction])
+def test_a_write_that_fails_for_a_moment_is_started_again(store, monkeypatch, error):
+    real, failures = Transaction.run, [error("no"), error("no")]
+
+    def run(self, operation, context):
+        result = real(self, operation, context)
+        if failures:
+            raise failures.pop()
+        return result
+
+    monkeypatch.setattr(Transaction, "run", run)
+    assert store.run(lists.append_items("ns", "l", ["1"]))[0] == 1
+    assert not failures
+
+
+def test_a_database_that_restarts_is_used_again():
+    server = Postgres()
+    try:
+        store = PostgresStore(server.fresh_url(), busy_seconds=60)
+        store.run(items.set_item("ns", "k", "1"))
+        for how in (signal.SIGINT, signal.SIGQUIT):  # in order, and a crash
+            server.stop(how)
+            restart = threading.Timer(0.3, server.start)
+            restart.start()
+            assert store.run(items.increment("ns", "k", 1))
+            restart.join()
+        assert store.run(items.read_text("ns", "k")) == "3"
+        server.stop()
+        store.busy_seconds = 0.2
+        for operation in (items.read_text("ns", "k"), items.set_item("ns", "k", "1")):
+            with pytest.raises(Unavailable, match="is it running"):
+                store.run(operation)
+        store.close()
+    finally:
+        server.close()
+
+
+def test_a_child_of_a_fork_and_its_parent_both_write(store):
+    store.run(items.set_item("ns", "k", "0"))
+    child = multiprocessing.get_context("fork").Process(target=lambda: store.run(items.increment("ns", "k", 1)))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert store.run(items.increment("ns", "k", 1))[0] == 2
+
+
+# ---------------------------------------------------------------- asyncio
+
+
+def test_the_asyncio_driver_runs_operations_at_the_same_time(open_store):
+    async def work() -> list:
+        async with AsyncPostgresStore(open_store()) as served:
+            writes = [served.run(lists.append_items("ns", "l", [str(n)])) for n in range(40)]
+            await asyncio.gather(*writes, *(served.run(items.set_item(f"ns{n}", "k", "1")) for n in range(10)))
+            await served.sweep()
+            text = await served.run(items.read_text("ns", "l"))
+            refused = items.set_item("ns", "k", "1")
+            refused.actor = Actor("bot", quota=Quota(writes_per_day=1))
+            with pytest.raises(QuotaExceeded):
+                await served.run(refused)
+            return sorted(map(int, text[1:-1].split(",")))
+
+    assert asyncio.run(work()) == list(range(40))
+
+
+def test_a_write_of_a_client_that_has_gone_is_not_made(store):
+    operation = items.set_item("ns", "k", "1")
+    operation.is_wanted = lambda: False
+    with pytest.raises(Unavailable, match="nothing was written"):
+        store.run(operation)
+    assert store.run(items.read_text("ns", "k")) is None
+
+
+# ---------------------------------------------------------------- opening
+
+
+def test_a_memory_on_a_database_does_what_one_on_a_file_does(url):
+    with Memory("ns", url=url) as memory:
+        memory["k"] = {"a": [1, None]}
+        memory.append("l", "x")
+        memory.remember("Sarah likes tea")
+        assert (memory["k"], memory.get("l"), list(memory.keys())) == ({"a": [1, None]}, ["x"], ["k", "l"])
+        assert [note.content for note in memory.recall("Sarah")] == ["Sarah likes tea"]
+        assert [change.key for change in memory.watch(after=0, timeout=0.1)][:2] == ["k", "l"]
+    with pytest.raises(InvalidInput, match="not both"):
+        Memory("ns", url=url, path="x")
+
+
+def test_two_clients_can_create_the_schema_at_once(url):
+    stores = in_threads(*(lambda: PostgresStore(url) for _ in range(4)))
+    for store in stores:
+        store.close()
+
+
+def test_a_schema_that_is_not_ours_is_not_changed(url):
+    name = url.rpartition("=")[2]
+    with psycopg.connect(postgres().url, autocommit=True) as other:
+        other.execute(f"CREATE SCHEMA {name}")
+        other.execute(f"CREATE TABLE {name}.items (id int)")
+    with pytest.raises(Unavailable, match=r"another program's tables; name another with \?schema=NAME"):
+        PostgresStore(url)
+
+
+def test_a_newer_schema_is_refused_with_advice(open_store, url):
+    store = open_store()
+    with store.connect() as changed:
+        changed.execute(f"UPDATE {schema.VERSION_TABLE} SET version = 99")
+    store.close()
+    with pytest.raises(Unavailable, match="pip install -U scrubjay"):
+        PostgresStore(url)
+
+
+@pytest.mark.parametrize(
+    ("broken", "advice"),
+    [
+        (lambda url: url.replace("/postgres?", "/nowhere?"), "nowhere.* does not exist.*check the URL"),
+        (lambda url: re.sub(r":\d+/", ":1/", url), "is it running"),
+        (lambda url: url.replace("postgres@", "nobody@"), "nobody"),
+    ],
+)
+def test_a_database_that_cannot_be_opened_is_refused_with_advice(url, broken, advice):
+    with pytest.raises(Unavailable, match=advice):
+        PostgresStore(broken(url))
+
+
+def test_no_message_shows_the_password():
+    address = connection.Address("postgresql://bob:hunter2@h1,h2:5433/db?schema=s&sslmode=require")
+    assert address.name == "postgresql://h1,h2:5433/db?schema=s"
+    assert (address.schema, "sslmode=require" in address.conninfo) == ("s", True)
+
+
+def test_a_secret_is_required_where_values_are_encrypted(open_store, url):
+    open_store(secret="one").run(items.set_item("ns", "k", '"hidden"'))
+    for secret in (None, "two"):
+        with pytest.raises(InvalidInput, match="SCRUBJAY_SECRET"):
+            open_store(secret=secret)
+    plain = postgres().fresh_url()
+    open_store(plain).run(items.set_item("ns", "k", "1"))
+    with pytest.raises(InvalidInput, match="import them into another"):
+        open_store(plain, secret="one")
+
+
+def test_an_encrypted_value_that_was_moved_cannot_be_read(open_store):
+    store = open_store(secret="one")
+    store.run(items.set_item("ns", "a", '"hidden"'))
+    store.run(items.set_item("ns", "b", '"other"'))
+    with store.connect() as changed:
+        changed.execute("UPDATE items SET value = (SELECT value FROM items WHERE key = 'a') WHERE key = 'b'")
+    with pytest.raises(Unavailable, match="changed, or moved"):
+        store.run(items.read_text("ns", "b"))
+    with store.connect() as changed:
+        changed.execute("UPDATE items SET value = '\"plain\"' WHERE key = 'b'")
+    with pytest.raises(Unavailable, match="changed, or moved"):
+        store.run(items.read_text("ns", "b"))
+
+
+def test_a_note_that_is_forgotten_leaves_no_row(store):
+    note, _ = store.run(notes.remember("ns", NewNote.check("Sarah likes tea")))
+    store.run(vectors.add_vectors("ns", "m", [(int(note.id), b"12")]))
+    store.run(notes.forget("ns", note.id))
+    with store.connect() as reader:
+        for table in ("notes", "note_words", "note_vectors", "erasable_blobs"):
+            assert reader.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+
+
+def test_without_the_package_the_error_has_the_command_that_installs_it():
+    program = """
+import sys
+sys.modules["psycopg"] = None
+from scrubjay import Memory
+Memory("ns", url="postgresql://127.0.0.1/db")
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), check=False, timeout=60)
+    assert "MissingExtra: PostgreSQL is not installed" in done.stderr
+    assert 'pip install "scrubjay[postgres]"' in done.stderr
