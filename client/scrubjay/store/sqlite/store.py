@@ -83,7 +83,7 @@ class SqliteStore(Connections):
         """What an operation knows while it runs in this store."""
         now, actor = int(self._clock() * 1000), operation.actor
         quota = self.quota if actor.quota is None else actor.quota
-        # Context's own constructor is a Python function, which takes three times as long; this runs for every call.
+        # Without Context's own constructor, a Python function: 0.1 µs less of the 11 µs of a `get`.
         return _new_tuple(Context, (now, quota, self._cipher, self._records_changes, operation.verb, actor, True))
 
     @property
