@@ -464,7 +464,7 @@ class JsonBody(Generic[M]):
         small: bytes = first.get("body", b"")
         if first["type"] == "http.request" and not first.get("more_body") and len(small) <= ONE_PIECE_BYTES:
             caller.request.scope["has_large_body"] = False
-            return self._parse(small)  # most bodies come in one piece: 15 µs less than the loop below takes
+            return self._parse(small)  # most bodies come in one piece: 6 of 15 µs less than with the loop below
         body = bytearray()
         with caller.resources.body_limit.hold(caller.client_id) as grow:
             async for chunk in _chunks(first, caller.request.receive):
@@ -645,7 +645,7 @@ def _usage_headers(usage: Usage) -> list[tuple[bytes, bytes]]:
 
 
 _quote = json.encoder.encode_basestring_ascii
-"""A text as JSON: what json.dumps comes to for a text, after five calls."""
+"""A text as JSON, in a quarter of the time of json.dumps, which calls it."""
 
 
 def item_json(key: str, stored: StoredItem) -> str:

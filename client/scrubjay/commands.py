@@ -23,7 +23,7 @@ MIN_TTL = 0.001
 """Seconds: the time to live of a queued write that expired before it was sent. A ttl of 0 is invalid input."""
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _new_tuple = tuple.__new__
-"""Makes a named tuple in half the time: its own constructor is a Python function."""
+"""Makes a named tuple without its constructor, a Python function: 0.1 µs less of the 11 µs of an embedded `get`."""
 
 
 class Argument(NamedTuple):

@@ -58,7 +58,6 @@ class AsyncStore:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._writer = self._store.connect(busy_seconds=0)
-        self._on_loop = self._store.connect()
         for _ in range(SLOW_READERS):
             reader = await aiosqlite.connect(self._store.uri, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
             for pragma in self._store.pragmas():
@@ -73,7 +72,6 @@ class AsyncStore:
             await self._draining
         self._thread.shutdown()
         self._writer.close()
-        self._on_loop.close()
         for _ in range(SLOW_READERS):
             reader = await self._readers.get()
             await reader.close()
@@ -118,15 +116,22 @@ class AsyncStore:
         try:
             statement: Statement = next(statements)
             while True:
-                query, params = statement
                 if type(statement) is SlowQuery:
                     async with self._reader() as reader:
                         rows = await _fetch(reader, statement)
                 else:
-                    rows = self._on_loop.execute(QUERIES.get(query, query), params).fetchall()
+                    rows = self._fetch_on_loop(statement)
                 statement = statements.send(rows)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
+
+    def _fetch_on_loop(self, statement: Statement) -> Rows:
+        query, params = statement
+        connection = self._store.take()
+        try:
+            return connection.execute(QUERIES.get(query, query), params).fetchall()
+        finally:
+            self._store.put_back(connection)
 
     async def _snapshot(self, operation: Operation[T]) -> T:
         """Run all statements on one connection, in one read transaction."""

@@ -21,9 +21,6 @@ from scrubjay.store.sqlite.writer import Writer
 
 T = TypeVar("T")
 
-_new_tuple = tuple.__new__
-_REST = tuple(Context._field_defaults[name] for name in Context._fields[Context._fields.index("actor") + 1 :])
-"""The fields of a Context that are the same for every call on a file."""
 AUDIT_DAYS, AUDIT_ROWS = 90, 1_000_000
 """Days that the log of changes is kept, and its most rows; with 0 rows changes are not recorded."""
 SWEEP_SECONDS = 60.0
@@ -85,8 +82,7 @@ class SqliteStore(Connections):
         """What an operation knows while it runs in this store."""
         now, actor = int(self._clock() * 1000), operation.actor
         quota = self.quota if actor.quota is None else actor.quota
-        # Context's own constructor is a Python function, which takes three times as long; this runs for every call.
-        return _new_tuple(Context, (now, quota, self._cipher, self._records_changes, operation.verb, actor, *_REST))
+        return Context(now, quota, self._cipher, self._records_changes, operation.verb, actor)
 
     @property
     def cipher(self) -> Cipher:

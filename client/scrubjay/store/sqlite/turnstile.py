@@ -62,7 +62,7 @@ class Turnstile:
     def leave(self) -> None:
         """Let the next process wait for the write lock."""
         if self._descriptor is not None:
-            try:  # noqa: SIM105 - contextlib.suppress takes half as long as the system call
+            try:  # noqa: SIM105 - contextlib.suppress takes nearly as long as the system call
                 fcntl.flock(self._descriptor, _UNLOCK)
             except OSError:
                 pass
