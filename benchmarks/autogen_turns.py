@@ -66,8 +66,14 @@ def group_message(members: list[Any], kind: Any, rounds: int, **options: Any) ->
     return milliseconds(lambda: members[0].initiate_chat(manager, message="Go.", silent=True), 3) / rounds
 
 
+def begin(memory: Memory) -> float:
+    """Until the end of the long conversation is there, which a prompt needs."""
+    user = agent(ConversableAgent, "user")
+    return milliseconds(lambda: agent(PersistentAgent, "old", memory=memory).last_message(user), 3)
+
+
 def start(memory: Memory) -> float:
-    """Until the messages of the long conversation are there."""
+    """Until all messages of the long conversation are there."""
     user = agent(ConversableAgent, "user")
 
     def restore() -> None:
@@ -98,6 +104,7 @@ def measure(label: str, open_memory: Callable[[str], Memory], count: int) -> Non
         group_message(plain, PersistentGroupChat, rounds, memory=open_memory(f"group-{number}")),
         group_message(shared, PersistentGroupChat, rounds, memory=team),
         group_message(own, PersistentGroupChat, rounds, memory=open_memory(f"mixed-{number}")),
+        begin(open_memory(f"long-{label}")),
         start(open_memory(f"long-{label}")),
     )
     show(label, figures)
@@ -109,11 +116,11 @@ def show(label: str, figures: tuple[float, ...]) -> None:
 
 def main() -> None:
     logging.getLogger("scrubjay").setLevel(logging.CRITICAL)
-    heads = ("turn", "group", "group, shared", "group, own", f"start, {LONG:,}")
+    heads = ("turn", "group", "group, shared", "group, own", "end of 5,000", f"start, {LONG:,}")
     print(f"milliseconds            {''.join(f'{head:>14}' for head in heads)}")
     plain = [agent(ConversableAgent, name) for name in NAMES]
     alone = group_message(plain, GroupChat, 30)
-    show("AutoGen alone", (turn(agent(ConversableAgent, "assistant"), 300), alone, alone, alone, 0.0))
+    show("AutoGen alone", (turn(agent(ConversableAgent, "assistant"), 300), alone, alone, alone, 0.0, 0.0))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SCRUBJAY_OUTBOX"] = str(Path(folder) / "outbox.db")
         for durability in ("fast", "full"):

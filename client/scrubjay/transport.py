@@ -194,7 +194,17 @@ class PooledTransport(ForkSafe):
         lines = [f"{method} {self._root}{path} HTTP/1.1", f"Host: {self._host}", f"Content-Length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in {**self._headers, **headers}.items()]
         request = "\r\n".join([*lines, "\r\n"]).encode("latin-1") + body
-        connection = self._take()
+        connection, is_reused = self._take()
+        try:
+            return self._exchange(connection, method, request)
+        except ResponseLost as error:
+            if not (is_reused and method == "GET" and isinstance(error.__cause__, ConnectionError)):
+                raise
+        # The server has closed an idle connection; a proxy in between may tell it late. A read is safe to repeat.
+        return self._exchange(self._open(), method, request)
+
+    def _exchange(self, connection: socket.socket, method: str, request: bytes) -> Response:
+        """Send a request on a connection, and read its response."""
         try:
             connection.settimeout(self._timeout)
             connection.sendall(request)
@@ -235,13 +245,17 @@ class PooledTransport(ForkSafe):
         """The parent goes on using its sockets; a forked child closes its copies."""
         _close_all(self._idle)
 
-    def _take(self) -> socket.socket:
+    def _take(self) -> tuple[socket.socket, bool]:
+        """A connection, and whether it was used before."""
         with contextlib.suppress(IndexError):
             while True:
                 connection = self._idle.pop()
                 if not _is_readable(connection):
-                    return connection
+                    return connection, True
                 connection.close()
+        return self._open(), False
+
+    def _open(self) -> socket.socket:
         opened = self._connection()
         opened.connect()
         if not self._socket_path:

@@ -96,6 +96,35 @@ def test_a_connection_that_was_closed_meanwhile_is_not(scripted):
     assert server.connections == 2
 
 
+@pytest.mark.parametrize(("method", "is_repeated"), [("GET", True), ("POST", False)])
+def test_a_read_is_repeated_if_an_idle_connection_turns_out_to_be_closed(method, is_repeated):
+    """A proxy may tell the end of a connection only when the next request comes."""
+    connections = []
+
+    def serve(listener: socket.socket) -> None:
+        for answers in (1, 1):
+            connection, _ = listener.accept()
+            connections.append(connection)
+            with connection:
+                for _ in range(answers):
+                    connection.recv(65536)
+                    connection.sendall(LEGAL["length"])
+                connection.recv(65536)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        transport = open_transport(f"http://127.0.0.1:{listener.getsockname()[1]}", 5)
+        assert transport.send(method, "/", b"", {}).data == b"hello"
+        if is_repeated:
+            assert transport.send(method, "/", b"", {}).data == b"hello"
+        else:
+            with pytest.raises(ResponseLost):
+                transport.send(method, "/", b"", {})
+        assert len(connections) == 1 + is_repeated
+        transport.close()
+
+
 ILLEGAL = {
     "nothing": b"",
     "half a header": b"HTTP/1.1 200 OK\r\nContent-",

@@ -180,8 +180,8 @@ class AfterSaving:
 class AgentPart(SessionPart):
     """What an agent has in a session: a record for each peer, and how its messages are saved and restored."""
 
-    __slots__ = ("_anonymous_user", "_hides_stored", "_peers", "_recalled", "_records", "_remembers", "_replays",
-                 "_starts", "_talks", "_warned", "limits", "name")  # fmt: skip
+    __slots__ = ("_anonymous_user", "_hides_stored", "_may_have_earlier", "_peers", "_recalled", "_records",
+                 "_remembers", "_replays", "_starts", "_talks", "_warned", "limits", "name")  # fmt: skip
 
     def __init__(
         self,
@@ -203,6 +203,8 @@ class AgentPart(SessionPart):
         self._remembers = remember
         self._hides_stored = not resume
         self._records: dict[str, SavedMessages] = {}
+        self._may_have_earlier = False
+        """Whether a record was ever read in part, or could not be read; most never are."""
         self._replays: dict[Any, Replay] = {}
         self._peers: set[str] | None = None
         self._starts: dict[Any, int | None] = {}
@@ -242,7 +244,7 @@ class AgentPart(SessionPart):
 
     def has_earlier(self, peer: Any) -> bool:
         """Whether the list of messages for a peer lacks some at its start that have not been read yet."""
-        record = self._records.get(peer_name(peer)) if self._records else None
+        record = self._records.get(peer_name(peer)) if self._may_have_earlier else None
         return record is not None and record.has_earlier
 
     def read_earlier(self, conversations: Conversations, peer: Any) -> None:
@@ -295,7 +297,9 @@ class AgentPart(SessionPart):
     def record(self, peer: Any) -> SavedMessages:
         name = peer_name(peer)
         if name not in self._records:
-            self._records[name] = SavedMessages(self.session, self._key(name), is_hidden=self._hides_stored)
+            record = SavedMessages(self.session, self._key(name), is_hidden=self._hides_stored)
+            self._may_have_earlier |= record.has_earlier or not record.is_complete
+            self._records[name] = record
         return self._records[name]
 
     def _key(self, peer: str = "") -> str:
@@ -360,7 +364,7 @@ class AgentPart(SessionPart):
 
     def save_line(self, t: Writes, row: Row, sender: str) -> None:
         """Save a message as people read it, and as a note if asked for."""
-        saved = snapshot(row.message)
+        saved = snapshot(row.message) if row.saved is None else row.saved
         t.append(self.session.key(HISTORY), {"sender": sender, "message": _readable(saved)})
         t.append(self.session.key(HISTORY + IDS), row.id)
         text = text_of(saved)

@@ -102,7 +102,8 @@ class GroupPart(SessionPart):
             rows = self.save_messages(transaction_of(self.session), messages, str(speaker.name))
             for part in _parts([speaker, *group.agents]) if rows else ():
                 t = transaction_of(part.session)
-                part.save_line(t, rows[-1]._replace(message=_as_member(part.name, messages[-1])), str(speaker.name))
+                row = rows[-1]._replace(message=_as_member(part.name, messages[-1]), saved=None)
+                part.save_line(t, row, str(speaker.name))
                 part.state.save_changes(t)
 
     def catch_up(self, messages: list[Message]) -> None:
