@@ -12,6 +12,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
 NEEDS = {
     "anthropic_memory_tool.py": "anthropic",
+    "crewai_flow.py": "crewai",
     "langchain_cache.py": "langchain_core",
     "langgraph_thread.py": "langgraph.graph",
     "openai_agents_session.py": "agents",
