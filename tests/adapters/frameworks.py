@@ -18,6 +18,8 @@ from environments import ROOT, environment
 
 TESTS = Path(__file__).parent
 EXTRAS = "ag2,agent-framework,agentchat,anthropic,langchain,langgraph,mcp,openai-agents,pydantic-ai,server"
+QUIET = {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false", "OTEL_SDK_DISABLED": "true"}
+"""No framework reports its use to anybody from a test."""
 SUITES_NEED = [
     "autogen-ext>=0.7.5",
     "langchain-tests>=1.1.9",
@@ -38,9 +40,20 @@ class Suite(NamedTuple):
     if the tests are given our class."""
     tests: tuple[str, ...]
     options: tuple[str, ...] = ()
+    environment: str = "frameworks"
 
+
+OWN = {"crewai": (["pytest-asyncio>=1.3"], "crewai")}
+"""Frameworks in an environment of their own, because of what they require: packages and extras."""
 
 SUITES = {
+    "crewai": Suite(
+        "crewai",
+        "swap_crewai",
+        ("tests/test_flow_persistence.py", "tests/test_flow_persistence_factory.py"),
+        ("--noconftest", "-o", "asyncio_mode=auto"),
+        "crewai",
+    ),
     "langchain": Suite("", "", (str(TESTS / "upstream/standard_langchain.py"),), ("-o", "asyncio_mode=auto")),
     "anthropic": Suite(
         "anthropic",
@@ -84,24 +97,35 @@ def run_upstream(python: Path, suite: Suite, options: list[str]) -> int:
     pytest = [python, "-m", "pytest", "-q", "-o", "addopts=", "-o", "filterwarnings=default"]
     pytest += ["-p", suite.plugin] if suite.plugin else []
     command = [*pytest, *suite.options, *options, *suite.tests]
-    variables = {**os.environ, "PYTHONPATH": paths, "OPENAI_API_KEY": "none"}
+    variables = {**os.environ, **QUIET, "PYTHONPATH": paths, "OPENAI_API_KEY": "none"}
     folder = source_of(python, suite.distribution) if suite.distribution else TESTS / "upstream"
     return subprocess.run(command, cwd=folder, env=variables, check=False).returncode
+
+
+def run_own(python: Path, files: list[str], options: list[str]) -> list[str]:
+    """Run the short tests of adapters; their name if they fail."""
+    own = [python, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider", *options, *files]
+    failed = subprocess.run(own, cwd=ROOT, env={**os.environ, **QUIET}, check=False).returncode
+    return [f"the adapters' own tests in {python.parents[1].name}"] if failed else []
 
 
 def main(arguments: list[str]) -> int:
     chosen = [argument for argument in arguments if argument in SUITES]
     options = [argument for argument in arguments if argument not in (*SUITES, "--upstream")]
-    python = environment("frameworks", SUITES_NEED, EXTRAS)
+    pythons = {"frameworks": environment("frameworks", SUITES_NEED, EXTRAS)}
     failed = []
     if not chosen:
         files = sorted(str(path) for path in TESTS.glob("test_framework_*.py"))
-        own = [python, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider", *options, *files]
-        failed += ["the adapters' own tests"] if subprocess.run(own, cwd=ROOT, check=False).returncode else []
+        failed += run_own(pythons["frameworks"], files, options)
     if "--upstream" in arguments:
+        for name, (packages, extras) in OWN.items():
+            if not chosen or name in chosen:
+                pythons[name] = environment(name, packages, extras)
+                files = [str(TESTS / f"test_framework_{which}.py") for which in (name, "examples")]
+                failed += run_own(pythons[name], files, options)
         for name in chosen or SUITES:
             print(f"the tests of {name}", flush=True)
-            failed += [name] if run_upstream(python, SUITES[name], options) else []
+            failed += [name] if run_upstream(pythons[SUITES[name].environment], SUITES[name], options) else []
     print(f"failed: {', '.join(failed)}" if failed else "passed")
     return bool(failed)
 

@@ -15,6 +15,7 @@ NEEDS = {
     "ag2_stream.py": "ag2",
     "agent_framework_history.py": "agent_framework",
     "anthropic_memory_tool.py": "anthropic",
+    "crewai_flow.py": "crewai",
     "langchain_cache.py": "langchain_core",
     "langgraph_thread.py": "langgraph.graph",
     "openai_agents_session.py": "agents",

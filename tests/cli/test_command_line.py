@@ -231,6 +231,16 @@ def test_every_command_that_prints_has_json():
     assert without <= printed_as_json_anyway | prints_no_result | made_for_people
 
 
+def test_a_note_is_replaced_and_forgotten_by_an_id_of_your_own(scrubjay):
+    assert scrubjay("remember", "ns", "Sarah likes tea", "--id", "sarah/drink").stdout.strip() == "sarah/drink"
+    scrubjay("remember", "ns", "Sarah likes water", "--id", "sarah/drink")
+    listed = scrubjay("notes", "ns").stdout
+    assert "water" in listed
+    assert "tea" not in listed
+    scrubjay("forget", "ns", "sarah/drink")
+    assert "water" not in scrubjay("notes", "ns").stdout
+
+
 def test_json_has_the_fields_of_the_http_api(scrubjay, tmp_path):
     scrubjay("set", "ns", "user", '{"name": "Sarah"}')
     scrubjay("remember", "ns", "Sarah likes tea")
