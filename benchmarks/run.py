@@ -30,6 +30,7 @@ import adapter_times
 import botwire
 import diskcache
 import lmdb
+import psycopg
 import redis
 from agents import SQLiteSession
 from langgraph.store.sqlite import SqliteStore
@@ -43,6 +44,7 @@ from environments import environment
 from versions import VERSIONS
 
 from harness import Server, clean_environment, serving
+from postgres import Postgres
 
 KEYS = [f"key-{i}" for i in range(100)]
 NUMBERS = itertools.count()
@@ -259,8 +261,8 @@ def per_second(candidates: dict[str, Callable[[], float]], rounds: int = 5) -> d
     return {name: statistics.median(each) for name, each in rates.items()}
 
 
-def unlimited(path: Path) -> Server:
-    return serving(path, "--writes-per-day", "0", "--max-bytes", "0")
+def unlimited(path: Path, *flags: str) -> Server:
+    return serving(path, "--writes-per-day", "0", "--max-bytes", "0", *flags)
 
 
 def put(i: int) -> bytes:
@@ -326,6 +328,70 @@ def bench_http(folder: Path) -> None:
         if peers:
             claims.append(("the rate of BotWire's own server: PUT", botwire_wrote / peers[1], 4, "at least"))
         show("HTTP, 16 connections", rates, claims, unit="/s")
+
+
+def bench_postgres(folder: Path) -> None:
+    """On PostgreSQL, beside plain psycopg with the same rows, and a server on it beside one on a file."""
+    database = Postgres(folder.absolute(), fsync="on", full_page_writes="on", wal_level="replica")
+    try:
+        url = database.fresh_url()
+        with (
+            psycopg.connect(database.url, autocommit=True) as bare,
+            Memory("bench", url=url) as ours,
+            unlimited(folder / "served.db") as on_file,
+            serving(
+                folder, "--writes-per-day", "0", "--max-bytes", "0", "--store", database.fresh_url()
+            ) as on_postgres,
+        ):
+            _bench_postgres_client(bare, ours)
+            for server in (on_file, on_postgres):
+                requests_per_second(server.port, put, count=200)
+            rates = per_second(
+                {
+                    "PUT, a server on PostgreSQL": lambda: requests_per_second(on_postgres.port, put),
+                    "PUT, a server on a file": lambda: requests_per_second(on_file.port, put),
+                }
+            )
+            ours_rate, theirs = rates.values()
+            claims = [("the rate of a server on a file: PUT", ours_rate / theirs, 0.5, "at least")]
+            show("HTTP on PostgreSQL, 16 connections", rates, claims, unit="/s")
+    finally:
+        database.close()
+
+
+def _bench_postgres_client(bare: psycopg.Connection, ours: Memory) -> None:
+    bare.execute("CREATE TABLE kv (ns text, key text, value text, PRIMARY KEY (ns, key))")
+    bare.execute("CREATE TABLE log (id bigserial PRIMARY KEY, ns text, key text, value text)")
+    upsert = "INSERT INTO kv VALUES (%s, %s, %s) ON CONFLICT (ns, key) DO UPDATE SET value = excluded.value"
+    for key in KEYS:
+        ours.set(key, value())
+        bare.execute(upsert, ("bench", key, json.dumps(value())))
+
+    def bare_get(i: int) -> object:
+        query = "SELECT value FROM kv WHERE ns = %s AND key = %s"
+        return json.loads(bare.execute(query, ("bench", KEYS[i % 100])).fetchone()[0])
+
+    got = microseconds({"Memory.get": lambda i: ours.get(KEYS[i % 100]), "psycopg SELECT": bare_get}, 20, 100)
+    us, them = got.values()
+    show("get on PostgreSQL", got, [("psycopg's time", us / them, 1.5, "at most")])
+    wrote = microseconds(
+        {
+            "Memory.set": lambda i: ours.set(KEYS[i % 100], value()),
+            "psycopg upsert, committed": lambda i: bare.execute(upsert, ("bench", KEYS[i % 100], json.dumps(value()))),
+            "Memory.append": lambda _: ours.append("log", value()),
+            "psycopg INSERT, committed": lambda _: bare.execute(
+                "INSERT INTO log (ns, key, value) VALUES (%s, %s, %s)", ("bench", "log", json.dumps(value()))
+            ),
+        },
+        20,
+        50,
+    )
+    set_, upserted, appended, inserted = wrote.values()
+    claims = [
+        ("the time of an upsert: set", set_ / upserted, 2, "at most"),
+        ("the time of an INSERT: append", appended / inserted, 2, "at most"),
+    ]
+    show("durable writes on PostgreSQL", wrote, claims)
 
 
 def bench_client(folder: Path) -> None:

@@ -40,8 +40,9 @@ def free_port() -> int:
 class Postgres:
     """`postgres` as a process of its own, with its data in a temporary folder."""
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="sj-pg-"))
+    def __init__(self, parent: Path | None = None, **settings: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="sj-pg-", dir=parent)).absolute()
+        self._settings = {**SETTINGS, **settings}
         self._run("initdb", "-D", "data", "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "-N")
         self.port = free_port()
         self.start()
@@ -55,7 +56,7 @@ class Postgres:
         return f"{self.url}?schema=t{os.getpid()}_{next(_schemas)}"
 
     def start(self) -> None:
-        flags = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
+        flags = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 _as_user(str(BIN / "postgres"), "-D", "data", "-p", str(self.port), "-k", str(self.folder), *flags),

@@ -24,7 +24,7 @@ from scrubjay import Memory
 from scrubjay.errors import InvalidInput, OutcomeUnknown, QuotaExceeded, Unavailable
 from scrubjay.store import api_keys, changes, expiry, items, lists, notes, usage, vectors
 from scrubjay.store.idempotency import IdempotencyKey, run_once
-from scrubjay.store.operation import Actor, Quota
+from scrubjay.store.operation import WRITE, Actor, Quota, operation
 from scrubjay.store.postgres import PostgresStore, connection, erase, queries, schema
 from scrubjay.store.postgres.asyncio import AsyncPostgresStore
 from scrubjay.store.postgres.transaction import Transaction
@@ -205,7 +205,7 @@ def test_the_usage_of_an_api_key_is_exact_over_namespaces(open_store):
         store.run(operation)
 
     assert in_threads(*(lambda s=s, n=n: write(s, n) for n, s in enumerate(stores * 8))) == [None] * 16
-    (bot, _) = stores[0].run(api_keys.list_all())
+    (bot,) = [each for each in stores[0].run(api_keys.list_all()) if each.id == key]
     assert (bot.writes_today, bot.namespaces_in_use) == (16, 16)
     assert stores[0].find_problems() == []
 
@@ -352,6 +352,10 @@ def test_a_notification_wakes_a_watcher_of_another_process(open_store, monkeypat
 # ---------------------------------------------------------------- lost connections
 
 
+SYNC = b"S\0\0\0\4"
+"""The message after which PostgreSQL answers all before it."""
+
+
 class Proxy:
     """Forwards connections to PostgreSQL, and cuts one when the client sends COMMIT."""
 
@@ -371,28 +375,30 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._port))
-                threading.Thread(target=self._forward, args=(server, client), daemon=True).start()
-                threading.Thread(target=self._forward_until_commit, args=(client, server), daemon=True).start()
+                is_cut, is_done = threading.Event(), threading.Event()
+                for forward in (self._forward_answers, self._forward_until_commit):
+                    threading.Thread(target=forward, args=(client, server, is_cut, is_done), daemon=True).start()
 
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError), source, target:
-            while data := source.recv(65536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_RDWR)
+    def _forward_answers(self, client, server, is_cut, is_done) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(65536):
+                if not is_cut.is_set():
+                    client.sendall(data)
+                elif b"COMMIT" in data:
+                    is_done.set()
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
 
-    def _forward_until_commit(self, client: socket.socket, server: socket.socket) -> None:
+    def _forward_until_commit(self, client, server, is_cut, is_done) -> None:
         with contextlib.suppress(OSError), client, server:
             while data := client.recv(65536):
                 if b"COMMIT" in data and self.cuts:
-                    client.shutdown(socket.SHUT_RDWR)
+                    is_cut.set()
                     if self.cuts.pop(0):
-                        server.sendall(data)
-                        server.settimeout(10)
-                        server.recv(65536)
-                    server.shutdown(socket.SHUT_RDWR)
+                        server.sendall(data + SYNC)
+                        is_done.wait(60)
                     return
                 server.sendall(data)
-            server.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
@@ -443,6 +449,22 @@ def test_a_write_that_fails_for_a_moment_is_started_again(store, monkeypatch, er
     monkeypatch.setattr(Transaction, "run", run)
     assert store.run(lists.append_items("ns", "l", ["1"]))[0] == 1
     assert not failures
+
+
+@operation("broken", WRITE)
+def write_nothing(_context, namespace, reads):
+    """Violates a constraint of the table, in a statement whose answer is read with the next one, or with the COMMIT."""
+    yield "write_item", (namespace, "k", None, None, 1, 1, 1, 1, None)
+    if reads:
+        yield "find_item", (namespace, "k")
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_an_error_of_a_statement_that_was_sent_with_others_is_its_own(store, reads):
+    with pytest.raises(Unavailable, match=r"violates check constraint.*\(23514\)"):
+        store.run(write_nothing("ns", reads))
+    store.run(items.set_item("ns", "k", "1"))
+    assert store.find_problems() == []
 
 
 def test_a_database_that_restarts_is_used_again():

@@ -58,9 +58,12 @@ class Listener:
     def subscribe(self, callback: Callback) -> None:
         with self._lock:
             self._callbacks.append(callback)
-            if self._thread is None and not self._is_closed:
-                self._thread = threading.Thread(target=self._listen, name="scrubjay-listener", daemon=True)
-                self._thread.start()
+            self._start()
+
+    def _start(self) -> None:
+        if self._thread is None and self._callbacks and not self._is_closed:
+            self._thread = threading.Thread(target=self._listen, name="scrubjay-listener", daemon=True)
+            self._thread.start()
 
     def unsubscribe(self, callback: Callback) -> None:
         with self._lock, contextlib.suppress(ValueError):
@@ -85,6 +88,12 @@ class Listener:
         finally:
             self.unsubscribe(wake)
 
+    def reopen(self) -> None:
+        """Listen again after `close`, for the same callbacks."""
+        with self._lock:
+            self._is_closed = False
+            self._start()
+
     def close(self) -> None:
         self._is_closed = True
         thread = self._thread
@@ -105,7 +114,6 @@ class Listener:
                     for notification in connection.notifies(timeout=CHECK_SECONDS, stop_after=1):
                         self._call(notification.payload)
             self._connections.discard(connection)
-        self._thread = None
 
     def _should_end(self) -> bool:
         with self._lock:

@@ -86,7 +86,7 @@ class PostgresStore(Connections):
     def after_fork(self, *, in_child: bool) -> None:
         super().after_fork(in_child=in_child)
         if not in_child:
-            self.listener = Listener(self)
+            self.listener.reopen()
 
     def _notify(self, connection: psycopg.Connection[Any], namespaces: set[str]) -> None:
         self.listener.notify(connection, namespaces)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -12,6 +14,9 @@ from scrubjay.store.operation import Context, ExecuteMany, Operation, Rows, Stat
 from scrubjay.store.postgres.queries import locked_by, text_of
 
 T = TypeVar("T")
+
+_END_IDLE = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE pid = $1 AND backend_xid = $2::text::xid8::xid AND wait_event = 'ClientRead'"""
 
 
 class Transaction:
@@ -25,6 +30,7 @@ class Transaction:
 
     def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
         self.connection = connection
+        self._pid = connection.info.backend_pid
         self._schema = schema
         self._locked: set[str] = set()
         self.has_written = False
@@ -32,6 +38,8 @@ class Transaction:
         """The namespaces that have new changes."""
         self.id = ""
         """The id by which PostgreSQL can be asked whether it was committed."""
+        self._pending: list[Statement] = []
+        """Statements without rows, which are sent together with the next one that has some, in one round trip."""
 
     def begin(self, namespace: str) -> None:
         """BEGIN, and lock a namespace, in one round trip."""
@@ -65,22 +73,59 @@ class Transaction:
             self._locked.add(namespace)
         if query == "append_change":
             self.changed |= {row[3] for row in rows}
-        self.has_written = self.has_written or not text_of(query).startswith("SELECT")
-        return execute(self.connection, statement)
+        text = text_of(query)
+        if not text:
+            return []
+        self.has_written = self.has_written or not text.startswith("SELECT")
+        if not has_rows(text):
+            self._pending.append(statement)
+            return []
+        with self._sending_pending():
+            return execute(self.connection, statement)
 
     def commit(self) -> None:
-        self.connection.execute("COMMIT", prepare=False)
+        """COMMIT, with the statements that were not sent yet."""
+        with self._sending_pending():
+            self.connection.execute("COMMIT", prepare=False)
+
+    def status_on(self, connection: psycopg.Connection[Any]) -> str:
+        """What became of it, asked on another connection: "committed", "aborted" or "in progress".
+
+        PostgreSQL may not have noticed yet that its connection was lost. If it waits for the client it is ended, not
+        if the COMMIT has arrived and waits for a standby.
+        """
+        connection.execute(_END_IDLE, (self._pid, self.id))
+        (status,) = connection.execute("SELECT pg_xact_status($1::text::xid8)", (self.id,)).fetchone() or ("",)
+        return str(status)
+
+    @contextlib.contextmanager
+    def _sending_pending(self) -> Iterator[None]:
+        """Send the statements that wait before those of the block, without waiting for the answer to each."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            yield
+            return
+        with self.connection.pipeline():
+            for statement in pending:
+                execute(self.connection, statement)
+            yield
 
 
 def execute(connection: psycopg.Connection[Any], statement: Statement) -> Rows:
     """Execute one statement, and return its rows."""
     query, params = statement
-    text = text_of(query).encode()
+    text = text_of(query)
     if not text:
         return []
     if type(statement) is ExecuteMany:
         if params:
-            connection.cursor().executemany(text, params)
+            connection.cursor().executemany(text.encode(), params)
         return []
-    cursor = connection.execute(text, params)
-    return cursor.fetchall() if cursor.description else []
+    cursor = connection.execute(text.encode(), params)
+    return cursor.fetchall() if has_rows(text) else []
+
+
+@lru_cache(1000)
+def has_rows(text: str) -> bool:
+    """Whether a statement returns rows."""
+    return text.startswith(("SELECT", "WITH")) or "RETURNING" in text

@@ -170,7 +170,7 @@ class Writer:
             if isinstance(error, psycopg.Error) and not transaction.connection.closed:
                 raise  # PostgreSQL has refused the COMMIT, and rolled back
             transaction.connection.close()
-            if self._was_committed(transaction.id, timeline, jobs):
+            if self._was_committed(transaction, timeline, jobs):
                 for job in jobs:
                     job.is_done = True
                 if not isinstance(error, psycopg.Error):
@@ -178,7 +178,16 @@ class Writer:
             else:
                 raise
 
-    def _was_committed(self, id_: str, timeline: str, jobs: list[Job[Any]]) -> bool:
+    def _was_committed(self, transaction: Transaction, timeline: str, jobs: list[Job[Any]]) -> bool:
+        """The same, but a failure to find out is OutcomeUnknown."""
+        try:
+            return self._find_outcome(transaction, timeline, jobs)
+        except OutcomeUnknown:
+            raise
+        except Unavailable as error:
+            raise OutcomeUnknown(f"{error}; this write may have happened or not") from error
+
+    def _find_outcome(self, transaction: Transaction, timeline: str, jobs: list[Job[Any]]) -> bool:
         """Whether a transaction was committed whose COMMIT got no answer.
 
         After a failover its id may belong to another transaction. Then writes with an idempotency key are run again,
@@ -196,9 +205,9 @@ class Writer:
                         f"{store.name} failed over during a commit, so this write may have happened or not; read the"
                         " value, or give writes an idempotency key, with which they can be repeated"
                     )
-                (status,) = connection.execute("SELECT pg_xact_status($1::text::xid8)", (id_,)).fetchone() or ("",)
+                status = transaction.status_on(connection)
                 if status != "in progress":
-                    return bool(status == "committed")
+                    return status == "committed"
                 store.failed(psycopg.OperationalError("the commit is still in progress"))
             except psycopg.Error as error:
                 if not is_temporary(error):
