@@ -17,9 +17,7 @@ settings.load_profile("scrubjay")
 def pytest_collection_modifyitems(config, items):
     """Tests of what a file promises run on the drivers of SQLite alone."""
     for_files = [
-        item
-        for item in items
-        if item.get_closest_marker("sqlite_file") and "postgres" in getattr(item, "callspec", item).params.values()
+        item for item in items if item.get_closest_marker("sqlite_file") and "postgres" in item.callspec.params.values()
     ]
     items[:] = [item for item in items if item not in for_files]
     config.hook.pytest_deselected(items=for_files)

@@ -24,12 +24,8 @@ from typing import Any
 from unittest import mock
 from urllib.parse import unquote
 
-from postgres import Postgres
 from scrubjay.cli import main
 from scrubjay.store.operation import NO_QUOTA, Context, Operation
-from scrubjay.store.postgres import PostgresStore
-from scrubjay.store.postgres import erase as postgres_erase
-from scrubjay.store.postgres.queries import text_of
 from scrubjay.store.sqlite import SqliteStore
 from scrubjay.store.sqlite import erase as sqlite_erase
 from scrubjay.store.sqlite.asyncio import AsyncStore
@@ -216,7 +212,7 @@ def work_of(path: Path, operation: Operation[Any]) -> int:
 class Driver:
     """A store behind one `run`, whichever engine and driver it has."""
 
-    store: SqliteStore | PostgresStore
+    store: Any
     delete_rows = staticmethod(sqlite_erase.delete_rows)
 
     def query(self, text: str, *params: Any) -> list[tuple[Any, ...]]:
@@ -277,8 +273,13 @@ class AioDriver(Driver):
 
 
 @functools.cache
-def postgres() -> Postgres:
-    """One PostgreSQL for all tests of a process, started when the first needs it."""
+def postgres() -> Any:
+    """One PostgreSQL for all tests of a process, started when the first needs it.
+
+    It is imported here because the environments of the frameworks do not have it.
+    """
+    from postgres import Postgres
+
     server = Postgres()
     atexit.register(server.close)
     return server
@@ -293,14 +294,17 @@ def schema_for(path: Path) -> str:
 class PostgresDriver(Driver):
     """The store in a PostgreSQL database."""
 
-    delete_rows = staticmethod(postgres_erase.delete_rows)
-
-    def text_of(self, text: str) -> Any:
-        return text_of(text).encode()
-
     def __init__(self, path: Path, **options: Any) -> None:
+        from scrubjay.store.postgres import PostgresStore, erase
+
+        self.delete_rows = erase.delete_rows
         self._url = schema_for(path)
         self.store = PostgresStore(self._url, **options)
+
+    def text_of(self, text: str) -> Any:
+        from scrubjay.store.postgres.queries import text_of
+
+        return text_of(text).encode()
 
     @property
     def where(self) -> str:

