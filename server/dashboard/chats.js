@@ -16,7 +16,7 @@ export function chatsView(context) {
   const chat = open && new Chat(open, context);
   let wanted = query.get("search") ?? "";
   const draw = () => load(list, () => (wanted ? drawFound(context, wanted) : drawSessions(context)));
-  const search = searchBox("Search all conversations", wanted, (text) => { wanted = text.trim(); draw(); });
+  const search = searchBox("Search all conversations", wanted, (text) => { wanted = text.trim(); draw(); }, { class: "grow" });
   draw();
   if (chat) load(open, () => chat.start());
   let timer = 0;
@@ -25,7 +25,7 @@ export function chatsView(context) {
     timer = setTimeout(draw, 300);
     if (chat && (change.key === key || change.key === "")) attempt(() => chat.grow());
   }, (isLive) => chat?.showLive(isLive));
-  return h("div.stack", {}, h("div.row", {}, search), h(open ? "div.split.open" : "div.split", {}, list, open));
+  return h("div.stack", {}, h(open ? "div.row.wide-only" : "div.row", {}, search), h(open ? "div.split.open" : "div.split", {}, list, open));
 }
 
 /** The messages of all conversations that fit a search best; each opens its conversation there. */
