@@ -143,7 +143,7 @@ class Connections(ForkSafe):
         self._idle: list[psycopg.Connection[Any]] = []
         self._opened: dict[psycopg.Connection[Any], str] = {}
         """Every open connection, with the timeline of its host."""
-        self._opening = threading.RLock()  # held while a connection is opened, and during a fork
+        self._opening = threading.RLock()  # held while a connection is added, and during a fork
         self._is_forking = False
 
     def take(self) -> psycopg.Connection[Any]:
@@ -179,16 +179,18 @@ class Connections(ForkSafe):
         """A new connection; raises psycopg.Error if no host can be used now."""
         if self.is_closed:
             raise Unavailable(f"the store {self.name} is closed; open it again")
+        # Without a lock: a host that does not answer must not hold up the threads that would try the next one.
+        connection = psycopg.Connection.connect(
+            self.address.conninfo, autocommit=True, context=_Context(), cursor_factory=psycopg.RawCursor
+        )
+        try:
+            self._configure(connection)
+            timeline = _timeline(connection)
+        except BaseException:
+            connection.close()
+            raise
         with self._opening:
-            connection = psycopg.Connection.connect(
-                self.address.conninfo, autocommit=True, context=_Context(), cursor_factory=psycopg.RawCursor
-            )
-            try:
-                self._configure(connection)
-                self._opened[connection] = _timeline(connection)
-            except BaseException:
-                connection.close()
-                raise
+            self._opened[connection] = timeline
         return connection
 
     def timeline_of(self, connection: psycopg.Connection[Any]) -> str:
