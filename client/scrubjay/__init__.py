@@ -1,4 +1,4 @@
-"""Scrubjay: memory for agents that survives.
+"""Scrubjay: persistent memory for AI agents.
 
 from scrubjay import Memory
 memory = Memory("my-agent")
@@ -17,6 +17,7 @@ from scrubjay.errors import (
     InvalidInput,
     MissingExtra,
     NotFound,
+    OutcomeUnknown,
     QuotaExceeded,
     ScrubjayError,
     Unauthenticated,
@@ -49,6 +50,7 @@ __all__ = [
     "MissingExtra",
     "NotFound",
     "Note",
+    "OutcomeUnknown",
     "Pending",
     "QuotaExceeded",
     "ScrubjayError",

@@ -9,6 +9,7 @@
     ├─ Unauthenticated               401  send an api key
     ├─ Forbidden                     403  send another api key
     ├─ Unavailable                   503  unreachable, timed out, locked, disk full: try again later
+    │  └─ OutcomeUnknown             503  the same, and the write may have happened: read the value, then try again
     └─ MissingExtra (ImportError)     –   install what the message names
 
 The server sends an error as {"code", "detail"}, and `from_response` makes the same class of it in the client.
@@ -98,7 +99,9 @@ class Unavailable(ScrubjayError):
 
 
 class OutcomeUnknown(Unavailable):
-    """No response of a Scrubjay server arrived, so that a write may have happened, or may still happen."""
+    """A write may have happened or not: its response, or the database's answer to its COMMIT, was lost."""
+
+    code = "outcome_unknown"
 
 
 class MissingExtra(ScrubjayError, ImportError):
@@ -109,7 +112,16 @@ class MissingExtra(ScrubjayError, ImportError):
 
 _BY_CODE = {
     error.code: error
-    for error in (InvalidInput, ValueTooLarge, NotFound, Conflict, Unauthenticated, Forbidden, Unavailable)
+    for error in (
+        InvalidInput,
+        ValueTooLarge,
+        NotFound,
+        Conflict,
+        Unauthenticated,
+        Forbidden,
+        Unavailable,
+        OutcomeUnknown,
+    )
 }
 
 

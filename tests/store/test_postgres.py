@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from urllib.parse import unquote
 
 import psycopg
 import pytest
@@ -426,8 +427,8 @@ def test_a_write_whose_commit_is_cut_off_happens_once(open_store, url, proxy, cu
 def test_after_a_failover_only_writes_with_a_key_are_run_again(open_store, url, proxy, monkeypatch):
     through = open_store(url.replace(str(postgres().port), str(proxy.port)))
     through.run(lists.append_items("ns", "l", ["0"]))
-    timelines = iter(range(1000))
-    monkeypatch.setattr(through, "timeline_of", lambda _connection: str(next(timelines)))
+    histories = iter(range(1000))
+    monkeypatch.setattr(through, "history_of", lambda _connection: str(next(histories)))
     proxy.cuts = [True]
     assert through.run(run_once(lists.append_items("ns", "l", ["1"]), IdempotencyKey("s")))[0] == 2
     proxy.cuts = [True]
@@ -465,6 +466,53 @@ def test_an_error_of_a_statement_that_was_sent_with_others_is_its_own(store, rea
         store.run(write_nothing("ns", reads))
     store.run(items.set_item("ns", "k", "1"))
     assert store.find_problems() == []
+
+
+def test_a_crash_starts_another_history_and_a_restart_does_not():
+    server = Postgres()
+    try:
+        store = PostgresStore(server.fresh_url(), busy_seconds=60)
+        histories = []
+        for how in (signal.SIGINT, signal.SIGQUIT, None):
+            opened = store.connect()
+            histories.append(store.history_of(opened))
+            store.discard(opened)
+            if how:
+                server.stop(how)
+                server.start()
+        store.close()
+        assert histories[0] == histories[1] != histories[2], "after a crash ids of transactions are used again"
+    finally:
+        server.close()
+
+
+def test_what_fails_after_a_commit_is_not_run_again(open_store, caplog):
+    store = open_store()
+
+    def fail(_token):
+        raise RuntimeError("the event loop is closed")
+
+    store.listener.subscribe(fail)
+    threads = [
+        threading.Thread(target=lambda: [store.run(lists.append_items("ns", "l", ["1"])) for _ in range(20)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store.listener.unsubscribe(fail)
+    assert store.run(lists.find_length("ns", "l")) == 80
+    assert "could not be woken" in caplog.text
+
+
+@pytest.mark.parametrize("query", ["options=-c%20statement_timeout%3D5s", "application_name=a+b%26c"])
+def test_parameters_of_the_url_reach_postgresql_as_they_were_written(query):
+    given = psycopg.conninfo.conninfo_to_dict(connection.Address(f"postgresql://h/db?{query}&schema=s").conninfo)
+    name, _, value = query.partition("=")
+    assert given[name] == unquote(value)
+    with pytest.raises(InvalidInput, match="%XX"):
+        connection.Address("postgresql://u:p[x@h/db")
 
 
 def test_a_database_that_restarts_is_used_again():

@@ -173,6 +173,8 @@ class _Files:
         old, new = command.old_str, command.new_str or ""
 
         def replace(text: str) -> str:
+            if not old:
+                raise ToolError("No replacement was performed, old_str is empty.")
             if old not in text:
                 raise ToolError(
                     f"No replacement was performed, old_str `{old}` did not appear verbatim in {command.path}."

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Self
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
@@ -211,7 +211,9 @@ class ScrubjayCrewMemory(CrewMemory):
         with self._memory.transaction() as t:
             for record in records:
                 t.remember(record.content, **_fields_of(record))
-        ids = t.results or ()
+        if t.results is None:  # queued: the ids are not known yet
+            return records
+        ids = t.results
         return [record.model_copy(update={"id": number}) for record, number in zip(records, ids, strict=False)]
 
     def recall(
@@ -318,7 +320,7 @@ class _Notes:
             for record in self._records(scope_prefix)
             if (record_ids is None or record.id in record_ids)
             and (not categories or set(categories) & set(record.categories))
-            and (older_than is None or record.created_at < older_than.replace(tzinfo=None))
+            and (older_than is None or record.created_at < _naive(older_than))
             and all(record.metadata.get(name) == value for name, value in (metadata_filter or {}).items())
         ]
         return sum(map(self._shared.memory.forget, chosen))
@@ -356,6 +358,11 @@ class _Notes:
 def _join(root: str | None, scope: str | None) -> str:
     """A scope below another, from "/"."""
     return "/" + "/".join(part for path in (root, scope) for part in (path or "").split("/") if part)
+
+
+def _naive(moment: datetime) -> datetime:
+    """A time in UTC without its offset, as CrewAI compares them."""
+    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
 
 
 def _scopes_above(scope: str) -> Iterable[str]:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from scrubjay.adapters._framework import missing, open_memory, read, write
 from scrubjay.adapters._plain import plain
 from scrubjay.async_memory import AsyncMemory
+from scrubjay.exact_json import byte_size, encode
 from scrubjay.memory import Memory
 
 try:
@@ -29,8 +30,8 @@ except ImportError as error:
 
 V = TypeVar("V")
 
-BATCH_CHARS = 12 * 2**20
-"""Characters of values that one call writes: at most 16 MiB are allowed."""
+BATCH_BYTES = 12 * 2**20
+"""Bytes of values that one call writes: at most 16 MiB are allowed."""
 _GENERATIONS: dict[str, Any] = {
     kind.__name__: kind for kind in (Generation, GenerationChunk, ChatGeneration, ChatGenerationChunk)
 }
@@ -58,8 +59,8 @@ class _Store(BaseStore[str, V]):
         size = 0
         for key, value in key_value_pairs:
             stored = self._encode(value)
-            length = len(stored) if isinstance(stored, str) else 0
-            if batch and size + length > BATCH_CHARS:
+            length = byte_size(encode(stored))
+            if batch and size + length > BATCH_BYTES:
                 self._memory.update(batch)
                 batch, size = {}, 0
             batch[key] = stored
@@ -169,7 +170,7 @@ def _dump(generation: Any) -> dict[str, Any]:
 
 
 def _load(stored: dict[str, Any]) -> Any:
-    kind = _GENERATIONS[stored["type"]]
+    kind = _GENERATIONS.get(stored["type"], ChatGeneration if "message" in stored else Generation)
     if "message" in stored:
         (message,) = messages_from_dict([stored["message"]])
         return kind(message=message, generation_info=stored["info"])

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import sql
@@ -36,8 +36,8 @@ DURABILITY = {"full": "", "fast": "SET synchronous_commit = off;"}
 DEFAULT_SCHEMA = "scrubjay"
 FORK_SECONDS = 5.0
 """Seconds that a fork waits for calls in other threads to end."""
-_LOCK_CLASS = 0x5C4A4159
-"""The first number of every advisory lock on a schema, so that no other program's are taken by mistake."""
+_SCHEMA_LOCK = 0x5C4A4159
+"""The advisory lock of migrations and of the first key envelope: a number that no other program is likely to use."""
 _DEFAULTS = {
     "application_name": "scrubjay",
     "connect_timeout": "5",
@@ -111,13 +111,20 @@ class Address:
     """The URL of a database: `postgresql://user:password@host,host/database?schema=name`."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise InvalidInput(
+                f"the PostgreSQL URL is not valid ({error}); write special characters of a password as %XX"
+            ) from error
         if parts.scheme not in SCHEMES:
             raise InvalidInput(f"a PostgreSQL URL starts with postgresql://, not {parts.scheme!r}")
-        given = dict(parse_qsl(parts.query))
+        pairs = (pair.partition("=") for pair in parts.query.split("&") if pair)
+        given = {unquote(name): unquote(value) for name, _, value in pairs}
         self.schema = given.pop("schema", DEFAULT_SCHEMA)
         """The schema that has the tables: no other program's tables are in it."""
-        self.conninfo = urlunsplit(parts._replace(query=urlencode({**_DEFAULTS, **given})))
+        query = urlencode({**_DEFAULTS, **given}, quote_via=quote)  # with %20: libpq takes a + as it is
+        self.conninfo = urlunsplit(parts._replace(query=query))
         hosts = parts.netloc.rpartition("@")[2] or given.get("host", "localhost")
         named = "" if self.schema == DEFAULT_SCHEMA else f"?schema={self.schema}"
         self.name = f"{parts.scheme}://{hosts}{parts.path}{named}"
@@ -142,7 +149,7 @@ class Connections(ForkSafe):
     def reset(self) -> None:
         self._idle: list[psycopg.Connection[Any]] = []
         self._opened: dict[psycopg.Connection[Any], str] = {}
-        """Every open connection, with the timeline of its host."""
+        """Every open connection, with the history of its host."""
         self._opening = threading.RLock()  # held while a connection is added, and during a fork
         self._is_forking = False
 
@@ -185,16 +192,16 @@ class Connections(ForkSafe):
         )
         try:
             self._configure(connection)
-            timeline = _timeline(connection)
+            history = _read_history(connection)
         except BaseException:
             connection.close()
             raise
         with self._opening:
-            self._opened[connection] = timeline
+            self._opened[connection] = history
         return connection
 
-    def timeline_of(self, connection: psycopg.Connection[Any]) -> str:
-        """The history of the host: another one after each failover, in which ids of transactions are used again."""
+    def history_of(self, connection: psycopg.Connection[Any]) -> str:
+        """The history of the host: another one after each failover or crash, after which ids are used again."""
         return self._opened[connection]
 
     def _configure(self, connection: psycopg.Connection[Any]) -> None:
@@ -221,7 +228,7 @@ class Connections(ForkSafe):
                 connection.execute("ROLLBACK")
         self.put_back(connection)
 
-    def patiently(self, seconds: float | None = None) -> Iterator[None]:
+    def retry_while_busy(self, seconds: float | None = None) -> Iterator[None]:
         """Attempts, with pauses between them, until `busy_seconds` are over; then the last failure is raised."""
         give_up_at = time.monotonic() + (self.busy_seconds if seconds is None else seconds)
         pause = FIRST_PAUSE_SECONDS
@@ -357,10 +364,12 @@ def is_temporary(error: BaseException) -> bool:
     return code in _RETRIED or code.startswith("08")
 
 
-def _timeline(connection: psycopg.Connection[Any]) -> str:
-    (name,) = connection.execute("SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)").fetchone() or ("",)
-    return str(name)
+def _read_history(connection: psycopg.Connection[Any]) -> str:
+    """The timeline, which a failover changes, and the time of the statistics, which PostgreSQL loses in a crash."""
+    query = """SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
+        (SELECT stats_reset::text FROM pg_stat_archiver)"""
+    return str(connection.execute(query).fetchone())
 
 
 def lock_schema(connection: psycopg.Connection[Any]) -> None:
-    connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK_CLASS})".encode())
+    connection.execute(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})".encode())

@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 import psycopg
 
+from scrubjay.errors import Unavailable
 from scrubjay.store.changes import Entry, append_changes
 from scrubjay.store.operation import LOCAL, LONG_WRITE, Actor, Context, Statements, operation
 from scrubjay.store.postgres.store import PostgresStore
@@ -36,15 +37,20 @@ def erase(store: PostgresStore, namespace: str, actor: Actor = LOCAL) -> Erasure
     deletion = delete_rows(namespace)
     deletion.actor = actor
     rows = store.run(deletion)
+    try:
+        _vacuum(store)
+    except psycopg.Error as error:
+        raise Unavailable(f"the rows are deleted, but VACUUM failed: {error}; run VACUUM in the database") from error
+    return Erasure(namespace, rows, samples=0, shared=0, files=[], bytes=0, traces=[], limits=LIMITS)
+
+
+def _vacuum(store: PostgresStore) -> None:
     connection = store.take()
     try:
         for table in (*TABLES, "erasable_blobs"):
             connection.execute(f"VACUUM {table}".encode())
-    except psycopg.Error as error:
-        raise store.explained(error) from error
     finally:
         store.put_back(connection)
-    return Erasure(namespace, rows, samples=0, shared=0, files=[], bytes=0, traces=[], limits=LIMITS)
 
 
 @operation("erase", LONG_WRITE)

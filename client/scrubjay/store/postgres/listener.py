@@ -2,12 +2,13 @@
 
 NOTIFY runs after the commit, in a transaction of its own that waits for no disk: inside of it, PostgreSQL would let
 only one transaction of the whole database commit at a time. A notification may be lost, if a process is killed between
-the two or a connection breaks; watchers therefore look by themselves as well, though rarely.
+the two or a connection breaks; watchers therefore look by themselves as well, once a second.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -18,6 +19,8 @@ import psycopg
 
 from scrubjay.errors import ScrubjayError
 from scrubjay.store.postgres.connection import Connections
+
+log = logging.getLogger("scrubjay")
 
 CHANNEL = "scrubjay"
 CHECK_SECONDS = 0.5
@@ -107,13 +110,16 @@ class Listener:
             except (psycopg.Error, ScrubjayError):
                 time.sleep(RETRY_SECONDS)
                 continue
-            with contextlib.suppress(psycopg.Error):
+            try:
                 connection.execute(f"LISTEN {CHANNEL}")
                 self._call(None)  # what was notified before is lost
                 while not self._should_end():
                     for notification in connection.notifies(timeout=CHECK_SECONDS, stop_after=1):
                         self._call(notification.payload)
-            self._connections.discard(connection)
+            except psycopg.Error:
+                time.sleep(RETRY_SECONDS)
+            finally:
+                self._connections.discard(connection)
 
     def _should_end(self) -> bool:
         with self._lock:
@@ -124,4 +130,7 @@ class Listener:
 
     def _call(self, token: str | None) -> None:
         for callback in list(self._callbacks):
-            callback(token)
+            try:
+                callback(token)
+            except Exception:  # one watcher must not keep the others asleep
+                log.exception("a watcher could not be woken")

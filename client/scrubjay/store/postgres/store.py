@@ -133,7 +133,7 @@ class PostgresStore(Connections):
 
     def read(self, operation: Operation[T], seconds: float | None = None) -> T:
         """Run an operation that reads; it is started again if its connection is lost before its first rows."""
-        for _ in self.patiently(seconds):
+        for _ in self.retry_while_busy(seconds):
             connection, seen = None, 0
             try:
                 connection = self.take()
@@ -154,7 +154,7 @@ class PostgresStore(Connections):
             finally:
                 if connection is not None:
                     self.end(connection)
-        raise AssertionError  # patiently() ends with an error
+        raise AssertionError  # retry_while_busy() ends with an error
 
     # ------------------------------------------------------------ encryption
 

@@ -11,11 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 
 from scrubjay.errors import OutcomeUnknown, ScrubjayError, Unavailable
+from scrubjay.store.jobs import Batch, Job, remove_done, start_batch
 from scrubjay.store.operation import Context, Operation
 from scrubjay.store.postgres.connection import Connections, is_temporary
 from scrubjay.store.postgres.transaction import Transaction
@@ -24,23 +25,6 @@ T = TypeVar("T")
 
 MAX_BATCH = 64
 """Operations in one transaction: few enough that other servers get their turn at the namespace."""
-
-
-class Job(Generic[T]):
-    """A write operation with its outcome."""
-
-    __slots__ = ("error", "is_done", "operation", "result")
-
-    def __init__(self, operation: Operation[T]) -> None:
-        self.operation = operation
-        self.is_done = False
-        self.error: Exception | None = None
-        self.result: T | None = None
-
-    def outcome(self) -> T:
-        if self.error is not None:
-            raise self.error
-        return self.result  # type: ignore[return-value]
 
 
 class _Queue:
@@ -79,9 +63,9 @@ class Writer:
         with self._queue_of(operation.namespace) as queue:
             queue.jobs.append(job)
             try:
-                while not job.is_done:
+                while not job.batch.is_done:
                     with queue.lock:
-                        if not job.is_done:
+                        if not job.batch.is_done:
                             self._commit_queue(queue)
             except BaseException:  # Ctrl-C while waiting: a write that was not acknowledged must not happen later
                 with contextlib.suppress(ValueError):
@@ -104,36 +88,38 @@ class Writer:
 
     def _commit_queue(self, queue: _Queue) -> None:
         """Commit the queue, with its lock held. Jobs leave it only when they are done."""
+        remove_done(queue.jobs)
         try:
-            self._commit([job for job in islice(queue.jobs, MAX_BATCH) if not job.is_done])
+            self._commit(list(islice(queue.jobs, MAX_BATCH)))
         finally:
-            while queue.jobs and queue.jobs[0].is_done:
-                queue.jobs.popleft()
+            remove_done(queue.jobs)
 
     def _commit(self, jobs: list[Job[Any]]) -> None:
         """Run write operations in one transaction; each has its own outcome, and none happens in part."""
+        batch = start_batch(jobs)
         try:
-            is_done = self._attempt_patiently(jobs)
+            self._retry(jobs, batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome of these jobs
-            is_done = len(jobs) == 1 or isinstance(error, Unavailable)
-            if is_done:
+            if batch.is_done:
+                return  # it is committed: what failed came after that
+            if len(jobs) == 1 or not _is_about_one(error):
                 for job in jobs:
                     job.error = error
-        if not is_done and len(jobs) > 1:  # one of them spoilt the transaction: each gets its own
+                batch.is_done = True
+        if not batch.is_done and len(jobs) == 1:  # refused after it had written something
+            batch.is_done = True
+        elif not batch.is_done:  # one of them made the transaction fail: each gets its own
             for job in jobs:
                 self._commit([job])
-            return
-        for job in jobs:
-            job.is_done = True
 
-    def _attempt_patiently(self, jobs: list[Job[Any]]) -> bool:
-        """Attempt until the database answers; False when one was refused after it had written something."""
+    def _retry(self, jobs: list[Job[Any]], batch: Batch) -> None:
+        """Attempt until the database answers; the batch is not done if a job was refused after it had written."""
         store = self._connections
-        for _ in store.patiently():
+        for _ in store.retry_while_busy():
             connection = None
             try:
                 connection = store.take()
-                return self._attempt(Transaction(connection, store.address.schema), jobs)
+                return self._attempt(Transaction(connection, store.address.schema), jobs, batch)
             except psycopg.Error as error:
                 if not is_temporary(error):
                     raise store.explained(error) from error
@@ -141,9 +127,9 @@ class Writer:
             finally:
                 if connection is not None:
                     store.end(connection)
-        raise AssertionError  # patiently() ends with an error
+        raise AssertionError  # retry_while_busy() ends with an error
 
-    def _attempt(self, transaction: Transaction, jobs: list[Job[Any]]) -> bool:
+    def _attempt(self, transaction: Transaction, jobs: list[Job[Any]], batch: Batch) -> None:
         transaction.begin(jobs[0].operation.namespace)
         for job in jobs:
             job.error, transaction.has_written = None, False
@@ -156,54 +142,53 @@ class Writer:
             except ScrubjayError as error:
                 job.error = error
                 if transaction.has_written:
-                    return False
-        self._end(transaction, jobs)
+                    return
+        self._end(transaction, jobs, batch)
         self._notify(transaction.connection, transaction.changed)
-        return True
 
-    def _end(self, transaction: Transaction, jobs: list[Job[Any]]) -> None:
+    def _end(self, transaction: Transaction, jobs: list[Job[Any]], batch: Batch) -> None:
         """COMMIT. If the connection is lost meanwhile, ask PostgreSQL whether it happened."""
-        timeline = self._connections.timeline_of(transaction.connection)
+        history = self._connections.history_of(transaction.connection)
         try:
             transaction.commit()
+            batch.is_done = True
         except BaseException as error:  # also Ctrl-C
             if isinstance(error, psycopg.Error) and not transaction.connection.closed:
                 raise  # PostgreSQL has refused the COMMIT, and rolled back
             transaction.connection.close()
-            if self._was_committed(transaction, timeline, jobs):
-                for job in jobs:
-                    job.is_done = True
+            if self._was_committed(transaction, history, jobs):
+                batch.is_done = True
                 if not isinstance(error, psycopg.Error):
                     raise
             else:
                 raise
 
-    def _was_committed(self, transaction: Transaction, timeline: str, jobs: list[Job[Any]]) -> bool:
+    def _was_committed(self, transaction: Transaction, history: str, jobs: list[Job[Any]]) -> bool:
         """The same, but a failure to find out is OutcomeUnknown."""
         try:
-            return self._find_outcome(transaction, timeline, jobs)
+            return self._find_outcome(transaction, history, jobs)
         except OutcomeUnknown:
             raise
         except Unavailable as error:
             raise OutcomeUnknown(f"{error}; this write may have happened or not") from error
 
-    def _find_outcome(self, transaction: Transaction, timeline: str, jobs: list[Job[Any]]) -> bool:
+    def _find_outcome(self, transaction: Transaction, history: str, jobs: list[Job[Any]]) -> bool:
         """Whether a transaction was committed whose COMMIT got no answer.
 
-        After a failover its id may belong to another transaction. Then writes with an idempotency key are run again,
-        which is harmless if they have happened, and for others the outcome is unknown.
+        After a failover or a crash its id may belong to another transaction. Then writes with an idempotency key are
+        run again, which is harmless if they have happened, and for others the outcome is unknown.
         """
         store = self._connections
-        for _ in store.patiently():
+        for _ in store.retry_while_busy():
             connection = None
             try:
                 connection = store.take()
-                if store.timeline_of(connection) != timeline:
+                if store.history_of(connection) != history:
                     if all(job.operation.is_repeatable for job in jobs):
                         return False
                     raise OutcomeUnknown(
-                        f"{store.name} failed over during a commit, so this write may have happened or not; read the"
-                        " value, or give writes an idempotency key, with which they can be repeated"
+                        f"{store.name} failed over or crashed during a commit, so this write may have happened or not;"
+                        " read the value, or give writes an idempotency key, with which they can be repeated"
                     )
                 status = transaction.status_on(connection)
                 if status != "in progress":
@@ -216,4 +201,15 @@ class Writer:
             finally:
                 if connection is not None:
                     store.end(connection)
-        raise AssertionError  # patiently() ends with an error
+        raise AssertionError  # retry_while_busy() ends with an error
+
+
+def _is_about_one(error: Exception) -> bool:
+    """Whether an error of a transaction is about one of its statements, and not about the database.
+
+    The classes are of SQLSTATE: data that does not fit, a constraint, a statement that is not valid, a limit.
+    """
+    if not isinstance(error, Unavailable):
+        return True
+    state = getattr(error.__cause__, "sqlstate", None)
+    return state is not None and state[:2] in ("22", "23", "42", "54")

@@ -20,11 +20,12 @@ from typing import Any, Self, TypeVar
 import aiosqlite
 
 from scrubjay.errors import Unavailable
+from scrubjay.store.jobs import Job
 from scrubjay.store.operation import READ, WRITE, WRITES, Context, Operation, Rows, SlowQuery, Statement
 from scrubjay.store.sqlite.connection import BUSY_SECONDS, is_busy, roll_back
 from scrubjay.store.sqlite.queries import QUERIES
 from scrubjay.store.sqlite.store import SqliteStore
-from scrubjay.store.sqlite.writer import MAX_BATCH, Job
+from scrubjay.store.sqlite.writer import MAX_BATCH
 
 T = TypeVar("T")
 

@@ -1,7 +1,8 @@
 """The SQL of every query that an operation yields by name, for SQLite.
 
-Parameters are positional. A name that is not in QUERIES is executed as SQL itself, for code that belongs to SQLite
-alone. `+namespace = ?` keeps SQLite from reading a whole namespace where another index finds few rows.
+Parameters are positional. A name that is not in QUERIES is executed as SQL itself, for recall, whose texts
+depend on the query, and for code of one engine. `+namespace = ?` keeps SQLite from reading a whole namespace where
+another index finds few rows.
 """
 
 # ruff: noqa: S608 - texts are joined from constants only
@@ -40,7 +41,6 @@ _BLOB_IDS = "SELECT blob_id FROM notes UNION ALL SELECT blob_id FROM note_vector
 
 QUERIES = {
     # ------------------------------------------------------------ namespaces
-    # PostgreSQL: FOR NO KEY UPDATE OF n, after INSERT … ON CONFLICT DO NOTHING.
     "open_namespace": """SELECT i.version, i.bytes, i.length, i.expires_at, i.created_at,
         n.keys, n.notes, n.bytes, n.day, n.writes, n.writes_per_day, n.max_bytes, n.version_floor, n.owner
         FROM namespaces n LEFT JOIN items i ON i.namespace = n.namespace AND i.key = ? WHERE n.namespace = ?""",

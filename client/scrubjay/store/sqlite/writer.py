@@ -12,9 +12,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from scrubjay.errors import ScrubjayError, Unavailable
+from scrubjay.store.jobs import Batch, Job, remove_done, start_batch
 from scrubjay.store.operation import ERASE, Context, Operation
 from scrubjay.store.sqlite.connection import Connections, is_busy, roll_back, run_statements
 
@@ -22,35 +23,6 @@ T = TypeVar("T")
 
 MAX_BATCH = 256
 """Operations in one transaction: few enough that the writers of other processes get their turn."""
-
-
-class Batch:
-    """Jobs in one transaction. A single assignment ends them all, which Ctrl-C cannot interrupt halfway."""
-
-    __slots__ = ("is_done",)
-
-    def __init__(self) -> None:
-        self.is_done = False
-
-
-_NOT_STARTED = Batch()
-
-
-class Job(Generic[T]):
-    """A write operation with its outcome."""
-
-    __slots__ = ("batch", "error", "operation", "result")
-
-    def __init__(self, operation: Operation[T]) -> None:
-        self.operation = operation
-        self.batch = _NOT_STARTED
-        self.error: Exception | None = None
-        self.result: T | None = None
-
-    def outcome(self) -> T:
-        if self.error is not None:
-            raise self.error
-        return self.result  # type: ignore[return-value]
 
 
 class Writer:
@@ -89,21 +61,15 @@ class Writer:
 
     def _commit_queue(self) -> None:
         """Commit the queue, with the lock held. Jobs leave it only when they are done."""
-        self._remove_done()  # Ctrl-C may have kept the last thread from it, and a job must not run twice
+        remove_done(self._jobs)
         try:
-            self.commit(list(self._jobs if len(self._jobs) <= MAX_BATCH else islice(self._jobs, MAX_BATCH)))
+            self.commit(list(islice(self._jobs, MAX_BATCH)))
         finally:
-            self._remove_done()
-
-    def _remove_done(self) -> None:
-        while self._jobs and self._jobs[0].batch.is_done:
-            self._jobs.popleft()
+            remove_done(self._jobs)
 
     def commit(self, jobs: list[Job[Any]]) -> None:
         """Run write operations in one transaction; each has its own outcome, and none happens in part."""
-        batch = Batch()
-        for job in jobs:
-            job.batch = batch
+        batch = start_batch(jobs)
         connection = None
         try:
             connection = self._connections.take()
@@ -122,7 +88,7 @@ class Writer:
                 self._release(connection, jobs if batch.is_done else [])
         if not batch.is_done and len(jobs) == 1:  # refused after it had written something
             batch.is_done = True
-        elif not batch.is_done:  # one of them spoilt the transaction: each gets its own
+        elif not batch.is_done:  # one of them made the transaction fail: each gets its own
             for job in jobs:
                 self.commit([job])
 
