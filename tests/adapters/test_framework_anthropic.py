@@ -50,6 +50,7 @@ def test_a_directory_is_listed_two_levels_deep_without_hidden_files(home):
         ("create", {"path": "/memories/" + "x" * 600, "file_text": ""}, "at most 512"),
         ("create", {"path": "/memories-of-others/a", "file_text": ""}, "must start with /memories"),
         ("view", {"path": "/memories/../keys"}, "would escape"),
+        ("str_replace", {"path": "/memories/a", "old_str": "", "new_str": "x"}, "old_str is empty"),
         ("insert", {"path": "/memories/d", "insert_line": 0, "insert_text": ""}, "is not a file"),
         ("rename", {"old_path": "/memories/d", "new_path": "/memories/d/e"}, "inside of it"),
         ("rename", {"old_path": "/memories/d", "new_path": "/memories/a"}, "already exists"),

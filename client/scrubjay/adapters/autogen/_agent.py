@@ -491,7 +491,7 @@ class AgentPart(SessionPart):
         said = _texts(messages)
         if said and said[-1] not in self._recalled:
             self.recall_ahead(messages)
-        context = self._recalled.pop(said[-1]) if said else ""
+        context = self._recalled.pop(said[-1], "") if said else ""  # another thread may have taken it
         return [{"role": "system", "content": context}, *messages] if context else messages
 
     def recall_ahead(self, messages: list[Message]) -> None:
