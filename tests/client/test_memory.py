@@ -570,12 +570,21 @@ def interrupt():
     for _ in range(500):
         time.sleep(0.002)
         os.kill(os.getpid(), signal.SIGINT)
+armed = False
+def interrupted(*_):
+    global armed
+    if armed:  # only inside of the try below, and once each time
+        armed = False
+        raise KeyboardInterrupt
+signal.signal(signal.SIGINT, interrupted)
 interrupter = threading.Thread(target=interrupt)
 interrupter.start()
 while interrupter.is_alive():
     try:
+        armed = True
         while interrupter.is_alive():
             memory.append("mine", 1)
+        armed = False
     except KeyboardInterrupt:
         pass
 stop.set()
