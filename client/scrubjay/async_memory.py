@@ -322,7 +322,7 @@ class AsyncTransaction:
         self._transaction = transaction
 
     async def __aenter__(self) -> Transaction:
-        return self._transaction
+        return self._transaction.__enter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

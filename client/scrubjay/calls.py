@@ -34,6 +34,8 @@ def update_call(
     namespace: str, mapping: Mapping[str, Any], if_versions: Mapping[str, int] | None = None, ttl: float | None = None
 ) -> Command | None:
     """None if there is nothing to store."""
+    if not isinstance(mapping, Mapping):
+        raise InvalidInput(f"update takes an object of keys and values, not {repr_short(mapping)}")
     check_ttl(ttl)
     if if_versions is not None:
         if_versions = {check_key(key): check_count("if_versions", version) for key, version in if_versions.items()}

@@ -28,6 +28,7 @@ VERSION_HEADER = "scrubjay-version"
 """In every response of a Scrubjay server, with its version; in lower case, as `Response` has it."""
 PIECE_BYTES = 2**18
 """Bytes read at once from a response that may be larger than memory."""
+_MAYBE_DONE = "the request may have been carried out or not"
 _HEADERS = {
     "User-Agent": f"scrubjay/{__version__}",
     "Accept": "application/json",
@@ -65,6 +66,11 @@ class HttpExecutor(Executor):
             if verb.missing is NotImplemented:
                 raise
             return verb.missing
+        except OutcomeUnknown as error:
+            if verb.writes:
+                raise
+            detail = error.detail.replace(_MAYBE_DONE, "try again, or pass a longer timeout")
+            raise Unavailable(detail, status=error.status) from error
 
     def close(self) -> None:
         self._transport.close()
@@ -193,9 +199,7 @@ class HttpExecutor(Executor):
 
     def _unreachable(self, error: OSError) -> Unavailable:
         if isinstance(error, ResponseLost):
-            return OutcomeUnknown(
-                f"{self.location} did not answer: {error}; the request may have been carried out or not"
-            )
+            return OutcomeUnknown(f"{self.location} did not answer: {error}; {_MAYBE_DONE}")
         return Unavailable(f"cannot reach {self.location}: {error}; {self._advice(getattr(error, 'reason', ''))}")
 
     def _advice(self, tls_failure: str) -> str:

@@ -16,6 +16,7 @@ from scrubjay.calls import (
     update_call,
 )
 from scrubjay.commands import Command
+from scrubjay.errors import InvalidInput
 
 
 class NoteFields(TypedDict, total=False):
@@ -35,7 +36,8 @@ class NoteFields(TypedDict, total=False):
 class Transaction:
     """`with memory.transaction() as t:` runs the writes of the block together, all of them or none, when it ends.
 
-    The verbs have the arguments of Memory and return nothing. A block that raises an exception runs nothing.
+    The verbs have the arguments of Memory and return nothing; outside of the block they raise InvalidInput. A block
+    that raises an exception runs nothing.
     """
 
     results: Sequence[Any] | None = None
@@ -45,15 +47,16 @@ class Transaction:
         self._namespace = namespace
         self._execute = execute
         self._once = once
+        self._is_open = False
         self.commands: list[Command] = []
 
     def set(self, key: str, value: Any, *, ttl: float | None = None) -> None:
         """Store a value under a key; None deletes the key."""
-        self.commands.append(set_call(self._namespace, key, value, ttl))
+        self._add(set_call(self._namespace, key, value, ttl))
 
     def delete(self, key: str) -> None:
         """Delete a key."""
-        self.commands.append(delete_call(self._namespace, key))
+        self._add(delete_call(self._namespace, key))
 
     def update(
         self, mapping: Mapping[str, Any], *, if_versions: Mapping[str, int] | None = None, ttl: float | None = None
@@ -61,28 +64,38 @@ class Transaction:
         """Store several values; None deletes a key."""
         command = update_call(self._namespace, mapping, if_versions, ttl)
         if command:
-            self.commands.append(command)
+            self._add(command)
 
     def merge(self, key: str, mapping: Mapping[str, Any]) -> None:
         """Replace fields of an object; None removes a field."""
-        self.commands.append(merge_call(self._namespace, key, mapping))
+        self._add(merge_call(self._namespace, key, mapping))
 
     def append(self, key: str, *items: Any) -> None:
         """Add items to the end of a list."""
         command = append_call(self._namespace, key, items)
         if items:
-            self.commands.append(command)
+            self._add(command)
 
     def remember(self, content: str, **fields: Unpack[NoteFields]) -> None:
         """Store a note."""
-        self.commands.append(remember_call(self._namespace, content, **fields))
+        self._add(remember_call(self._namespace, content, **fields))
+
+    def _add(self, command: Command) -> None:
+        if not self._is_open:
+            raise InvalidInput(
+                "the writes of a transaction run when its block ends, so they have to be inside of it:"
+                " with memory.transaction() as t: …"
+            )
+        self.commands.append(command)
 
     def __enter__(self) -> Self:
+        self._is_open = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_open = False
         if kind is None:
             self.run(self.commands)
 

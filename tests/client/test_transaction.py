@@ -204,13 +204,12 @@ def test_a_queued_transaction_is_sent_as_one(tmp_path):
 
 def test_a_command_of_a_transaction_is_read_as_it_was_written():
     sent = []
-    writes = Transaction("ns", sent.append, "once-1")
-    writes.set("k", {"a": None}, ttl=3)
-    writes.update({"x": None, "y": [1.0]})
-    writes.append("l", 1, None)
-    writes.delete("d")
-    writes.remember("text", tags=["t"], metadata={"n": 1}, ttl=9)
-    writes.run(writes.commands)
+    with Transaction("ns", sent.append, "once-1") as writes:
+        writes.set("k", {"a": None}, ttl=3)
+        writes.update({"x": None, "y": [1.0]})
+        writes.append("l", 1, None)
+        writes.delete("d")
+        writes.remember("text", tags=["t"], metadata={"n": 1}, ttl=9)
     (command,) = sent
     read = Command.from_json("transaction", "ns", command.to_json())
     assert read.to_json() == command.to_json()
@@ -260,3 +259,15 @@ def test_a_server_names_what_is_wrong_with_a_transaction(stores):
                 urllib.request.urlopen(request)
             assert raised.value.code == 400
             assert reason in json.loads(raised.value.read())["detail"]
+
+
+def test_a_write_outside_of_the_block_is_refused(stores):
+    for memory in (stores["embedded"]("late"), stores["server"]("late")):
+        with memory.transaction() as t:
+            t.set("k", 1)
+        for late in (t, memory.transaction()):
+            for write in (lambda t: t.set("k", 2), lambda t: t.append("l", 1), lambda t: t.remember("x")):
+                with pytest.raises(InvalidInput, match="inside of it"):
+                    write(late)
+        assert dict(memory.items()) == {"k": 1}
+        memory.close()

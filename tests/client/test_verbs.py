@@ -219,11 +219,9 @@ def test_a_transaction_merges(memory):
 
 def test_a_transaction_under_a_version_that_is_not_there_changes_nothing(memory):
     memory.set("a", 1)
-    t = memory.transaction()
-    t.append("log", "x")
-    t.update({"a": 2}, if_versions={"a": 7})
-    with pytest.raises(Conflict), t:
-        pass
+    with pytest.raises(Conflict), memory.transaction() as t:  # noqa: PT012 - a transaction is a block
+        t.append("log", "x")
+        t.update({"a": 2}, if_versions={"a": 7})
     assert dict(memory.items()) == {"a": 1}
 
 

@@ -103,10 +103,11 @@ Saved = Callable[[int | None], None]
 
 
 class Writes(Transaction):
-    """The writes that are saved together, and who is told the new lengths of lists."""
+    """The writes that are saved together, and which callbacks get the new lengths of lists."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory.namespace, memory._executor.run, None)
+        self._is_open = True  # until `saving` has saved it
         self.callbacks: dict[int, Saved] = {}
         """By the identity of the command."""
 

@@ -86,7 +86,7 @@ def _report_server(settings: Settings, report: Report) -> bool:
     except ScrubjayError as error:
         report(f"server   {url}: {error}", server=url, answers=False)
         return False
-    used = "" if settings.url else "; commands use the file, unless SCRUBJAY_URL is set"
+    used = "" if settings.url else "; commands use the data above, unless SCRUBJAY_URL names the server"
     report(f"server   {url} answers, version {version}{used}", server=url, answers=True)
     return True
 
