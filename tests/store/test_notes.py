@@ -669,6 +669,7 @@ def test_a_note_with_an_id_is_replaced_with_all_its_fields(open_driver):
     assert problems(driver) == []
 
 
+@pytest.mark.sqlite_file
 def test_the_text_and_the_vector_that_an_id_replaces_are_erased(open_driver):
     driver = open_driver()
     note = remember(driver, "zyxword", id="a", type="zyxtype", tags=["zyxtag"], metadata={"zyxmeta": 1})
@@ -679,6 +680,7 @@ def test_the_text_and_the_vector_that_an_id_replaces_are_erased(open_driver):
     assert problems(driver) == []
 
 
+@pytest.mark.sqlite_file
 def test_the_id_of_a_note_is_erased_with_it(open_driver):
     driver = open_driver()
     remember(driver, "text", id="zyxid")
