@@ -161,7 +161,7 @@ class SavedMessages:
     def hide(self) -> None:
         """Leave the saved messages out of the framework's list from now on; they stay stored."""
         self._hidden |= {row.id for row in self.rows}
-        self._hides_unread = True
+        self._hides_unread = self._has_unread or not self.is_complete
 
     @property
     def has_earlier(self) -> bool:
@@ -352,7 +352,9 @@ class SavedMessages:
             if stored.length is not None or any(row.id in known for row in stored.rows[:1]):
                 break
             count *= 8
-        rows = [row for row in stored.rows if row.id in known or not _ids.is_own(row.id)]
+        first = next((i for i, row in enumerate(stored.rows) if row.id in known), 0)
+        unread = {row.id for row in stored.rows[:first]} if self._has_unread else set()
+        rows = [row for row in stored.rows if row.id in known or row.id in unread or not _ids.is_own(row.id)]
         return self._merge(stored._replace(rows=rows))
 
     def _merge(self, stored: Stored) -> bool:
