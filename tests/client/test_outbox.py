@@ -425,7 +425,7 @@ def test_a_quota_stops_its_own_namespace_and_no_other(tmp_path):
     with pytest.raises(Unavailable, match=r"writes to .* must be sent before it"):
         full.incr("other")
 
-    # Whoever is over a limit can get below it.
+    # A client that is over a limit can get below it.
     assert full.delete("other") is True
     assert full.delete("new") is None, "that one waits itself"
 

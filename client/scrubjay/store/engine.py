@@ -40,6 +40,6 @@ def location_of(store: Store) -> str:
 
 
 def require_file(settings: Settings, instead: str) -> None:
-    """Raise InvalidInput if the store is no file; `instead` says what to do with a PostgreSQL database."""
+    """Raise InvalidInput if the store is not a file; `instead` says what to do with a PostgreSQL database."""
     if settings.store:
         raise InvalidInput(f"this command works on a SQLite file, and the data is in PostgreSQL: {instead}")
