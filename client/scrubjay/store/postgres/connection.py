@@ -6,10 +6,12 @@ Idle connections are reused last in, first out. A connection that fails is close
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
 import psycopg
@@ -23,6 +25,7 @@ from psycopg.types.string import StrDumper
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.store.postgres.schema import MIGRATIONS, VERSION, VERSION_TABLE
+from scrubjay.store.postgres.watchdog import Watchdog
 
 SCHEMES = ("postgresql", "postgres")
 BUSY_SECONDS = 30.0
@@ -131,6 +134,15 @@ class Address:
         """The URL as messages show it: without a user and a password."""
 
 
+class History(NamedTuple):
+    """What tells whether ids of transactions mean the same on two connections."""
+
+    timeline: int
+    """How often a standby has become the primary."""
+    statistics_reset_at: str
+    """PostgreSQL loses its statistics in a crash."""
+
+
 class Connections(ForkSafe):
     """A schema of a PostgreSQL database, which is created if it does not exist, and the connections to it."""
 
@@ -148,10 +160,12 @@ class Connections(ForkSafe):
 
     def reset(self) -> None:
         self._idle: list[psycopg.Connection[Any]] = []
-        self._opened: dict[psycopg.Connection[Any], str] = {}
+        self._opened: dict[psycopg.Connection[Any], History] = {}
         """Every open connection, with the history of its host."""
+        self._timeline = 0  # the newest that was seen
         self._opening = threading.RLock()  # held while a connection is added, and during a fork
         self._is_forking = False
+        self._watchdog = Watchdog(lambda: list(self._opened), self._find_primary)
 
     def take(self) -> psycopg.Connection[Any]:
         """A connection for the caller alone, to be passed to `put_back`."""
@@ -180,6 +194,7 @@ class Connections(ForkSafe):
 
     def close(self) -> None:
         self.is_closed = True
+        self._watchdog.close()
         self.close_idle()
 
     def connect(self) -> psycopg.Connection[Any]:
@@ -193,14 +208,35 @@ class Connections(ForkSafe):
         try:
             self._configure(connection)
             history = _read_history(connection)
+            with self._opening:
+                self._leave_old_primary(history.timeline)
+                self._opened[connection] = history
         except BaseException:
             connection.close()
             raise
-        with self._opening:
-            self._opened[connection] = history
+        self._watchdog.start()
         return connection
 
-    def history_of(self, connection: psycopg.Connection[Any]) -> str:
+    def _leave_old_primary(self, timeline: int) -> None:
+        """Cut the connections to a primary that has been replaced, and refuse new ones.
+
+        It may be frozen, and never answer; or go on, and not know yet that it was replaced.
+        """
+        if timeline < self._timeline:
+            raise psycopg.OperationalError(
+                f"the host was the primary before another one took over (timeline {timeline}, and {self._timeline} was"
+                " seen); if the database was replaced by an older one, start this program again"
+            )
+        self._timeline = timeline
+        for connection, history in list(self._opened.items()):
+            if history.timeline < timeline:
+                _cut(connection)
+
+    def _find_primary(self) -> None:
+        with contextlib.suppress(psycopg.Error, ScrubjayError):
+            self.put_back(self.connect())
+
+    def history_of(self, connection: psycopg.Connection[Any]) -> History:
         """The history of the host: another one after each failover or crash, after which ids are used again."""
         return self._opened[connection]
 
@@ -364,11 +400,18 @@ def is_temporary(error: BaseException) -> bool:
     return code in _RETRIED or code.startswith("08")
 
 
-def _read_history(connection: psycopg.Connection[Any]) -> str:
-    """The timeline, which a failover changes, and the time of the statistics, which PostgreSQL loses in a crash."""
+def _read_history(connection: psycopg.Connection[Any]) -> History:
     query = """SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
         (SELECT stats_reset::text FROM pg_stat_archiver)"""
-    return str(connection.execute(query).fetchone())
+    timeline, reset_at = connection.execute(query).fetchone() or ("0", "")
+    return History(int(timeline, 16), reset_at)
+
+
+def _cut(connection: psycopg.Connection[Any]) -> None:
+    """End a connection under the thread that uses it, which sees that it was lost."""
+    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
+        if not connection.closed:  # else the number may have been another file's by the time it was copied
+            copy.shutdown(socket.SHUT_RDWR)
 
 
 def lock_schema(connection: psycopg.Connection[Any]) -> None:

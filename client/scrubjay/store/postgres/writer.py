@@ -18,7 +18,7 @@ import psycopg
 from scrubjay.errors import OutcomeUnknown, ScrubjayError, Unavailable
 from scrubjay.store.jobs import Batch, Job, remove_done, start_batch
 from scrubjay.store.operation import Context, Operation
-from scrubjay.store.postgres.connection import Connections, is_temporary
+from scrubjay.store.postgres.connection import Connections, History, is_temporary
 from scrubjay.store.postgres.transaction import Transaction
 
 T = TypeVar("T")
@@ -163,7 +163,7 @@ class Writer:
             else:
                 raise
 
-    def _was_committed(self, transaction: Transaction, history: str, jobs: list[Job[Any]]) -> bool:
+    def _was_committed(self, transaction: Transaction, history: History, jobs: list[Job[Any]]) -> bool:
         """The same, but a failure to find out is OutcomeUnknown."""
         try:
             return self._find_outcome(transaction, history, jobs)
@@ -172,7 +172,7 @@ class Writer:
         except Unavailable as error:
             raise OutcomeUnknown(f"{error}; this write may have happened or not") from error
 
-    def _find_outcome(self, transaction: Transaction, history: str, jobs: list[Job[Any]]) -> bool:
+    def _find_outcome(self, transaction: Transaction, history: History, jobs: list[Job[Any]]) -> bool:
         """Whether a transaction was committed whose COMMIT got no answer.
 
         After a failover or a crash its id may belong to another transaction. Then writes with an idempotency key are
