@@ -234,7 +234,7 @@ class Connections(ForkSafe):
 
     def _find_primary(self) -> None:
         with contextlib.suppress(psycopg.Error, ScrubjayError):
-            self.put_back(self.connect())
+            self.discard(self.connect())
 
     def history_of(self, connection: psycopg.Connection[Any]) -> History:
         """The history of the host: another one after each failover or crash, after which ids are used again."""
@@ -251,6 +251,9 @@ class Connections(ForkSafe):
             f"SET search_path = {schema}; SET lock_timeout = {int(self.busy_seconds * 1000)};"
             # The rows of a UNION ALL come in its order only if one process reads them.
             f"SET max_parallel_workers_per_gather = 0; SET client_min_messages = warning;"
+            # A query reads few rows by their keys. Without statistics PostgreSQL guesses more, reads a whole table to
+            # join it, and compiles the plan.
+            f"SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off;"
             # A writer whose process was stopped must not keep the lock of its namespace.
             f"SET idle_in_transaction_session_timeout = '60s'; {DURABILITY[self.durability]}".encode()
         )
