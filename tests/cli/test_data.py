@@ -301,7 +301,7 @@ def ill(tmp_path) -> Path:
         store.run(items.set_item("ns", f"k{i:04}", json.dumps("x" * 100)))
     store.close()
     raw = path.read_bytes()
-    page = raw.index(b"nsk0200") // 4096
+    page = raw.index(b'nsk0200"x') // 4096
     with path.open("r+b") as file:
         file.seek(page * 4096)
         file.write(b"\xff" * 4096)
