@@ -465,7 +465,7 @@ def test_a_terminal_is_neither_read_from_nor_written_to_like_a_file(words, tmp_p
     master, slave = pty.openpty()
     done = subprocess.run(
         [sys.executable, "-m", "scrubjay", *words, "--path", str(tmp_path / "db")],
-        stdin=slave, stdout=slave, stderr=subprocess.PIPE, check=False, timeout=20, env=clean_environment(),
+        stdin=slave, stdout=slave, stderr=subprocess.PIPE, check=False, timeout=120, env=clean_environment(),
     )  # fmt: skip
     os.close(master)
     os.close(slave)
