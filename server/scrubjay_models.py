@@ -585,6 +585,7 @@ class ApiKeysResult(BaseModel):
 class IssuedApiKeyResult(ApiKeyResult):
     key: str = Field(description="the key itself, shown only now")
     admin_key: str | None = Field(description="an admin key that comes with it while no other key is in force")
+    first: bool = Field(description="no other key was in force: from now on every request needs one")
 
 
 class RotatedApiKeyResult(BaseModel):
