@@ -51,7 +51,8 @@ _OWN = {
     # The row of a key is locked until the commit: its usage is read, counted and written.
     "read_key_usage": f"{QUERIES['read_key_usage']} FOR NO KEY UPDATE",
     "list_entries": f"""SELECT key, length, bytes, version, updated_at, expires_at,
-        CASE WHEN left(value, 1) <> '{ENCRYPTED}' THEN substr(value, 1, 200) WHEN bytes <= 4000 THEN value END
+        CASE WHEN bytes <= 4000 AND left(value, 1) = '{ENCRYPTED}' THEN value
+        WHEN bytes <= 65536 AND left(value, 1) <> '{ENCRYPTED}' THEN substr(value, 1, 200) END
         FROM items WHERE {_BETWEEN} ORDER BY key LIMIT ?""",
     "sum_items": f"""SELECT count(*), coalesce(sum(bytes), 0), coalesce(max(version), 0),
         count(*) FILTER (WHERE {_LIVE}) FROM items WHERE namespace = ?""",
