@@ -6,6 +6,9 @@ READY := $(VENV)/.ready
 SERVER := $(VENV)/.server
 BENCH := $(VENV)/.bench
 ARGS ?=
+# The address of the repository, for the links of the package and of the site; without one they have none.
+REPOSITORY ?=
+export REPOSITORY
 
 .DEFAULT_GOAL := check
 .PHONY: setup serve test test-autogen test-frameworks stress lint types audit check bench bench-recall docs site package image-check screenshots format clean

@@ -637,7 +637,9 @@ class EntryResult(BaseModel):
     version: int
     updated_at: str
     expires_at: str | None
-    preview: str = Field(description="the start of its JSON text; empty for a list that grows in place and for a value over 64 KiB")
+    preview: str = Field(
+        description="the start of its JSON text; empty for a list that grows in place and for a value over 64 KiB"
+    )
 
 
 class EntriesResult(BaseModel):
