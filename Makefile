@@ -8,6 +8,9 @@ BENCH := $(VENV)/.bench
 ARGS ?=
 # The tests start many processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
+# The address of the repository, for the links of the package and of the site; without one they have none.
+REPOSITORY ?=
+export REPOSITORY
 
 .DEFAULT_GOAL := check
 .PHONY: setup serve test test-autogen test-frameworks stress lint types audit check bench bench-recall docs site package image-check screenshots format clean

@@ -82,7 +82,7 @@ def test_lists_keys_and_deleting(scrubjay):
 
 def test_usage_and_quota(scrubjay):
     namespace = fresh_name()
-    shown = scrubjay("quota", namespace, "--writes-per-day", "1", "--max-bytes", "2KB").stdout
+    shown = scrubjay("quota", namespace, "--writes-per-day", "1", "--max-bytes", "2KB", "--new").stdout
     assert "0 of 1" in shown
     assert "0 bytes of 2.0 kB" in shown
     assert scrubjay("set", namespace, "k", "1").returncode == 0
@@ -93,6 +93,16 @@ def test_usage_and_quota(scrubjay):
     assert "1 of 1" in scrubjay("usage", namespace).stdout
     assert "(no limit)" in scrubjay("quota", namespace, "--writes-per-day", "0", "--max-bytes", "default").stdout
     assert scrubjay("quota", namespace, "--max-bytes", "lots").returncode == 2
+
+
+def test_the_quota_of_a_mistyped_namespace_is_refused_and_creates_none(scrubjay):
+    namespace = fresh_name()
+    scrubjay("set", namespace, "k", "1")
+    refused = scrubjay("quota", f"{namespace}s", "--writes-per-day", "1")
+    assert refused.returncode == 1
+    assert f"no such namespace: '{namespace}s'; did you mean {namespace!r}" in refused.stderr
+    assert "--new" in refused.stderr
+    assert f"{namespace}s" not in scrubjay("namespaces").stdout.split()
 
 
 def test_bad_input_is_one_sentence(scrubjay):

@@ -360,6 +360,7 @@ def test_an_admin_key_comes_with_the_first_key(tmp_path, way):
                 f"{server.url}/v1/apikeys", json={"name": "next"}, headers={"X-API-Key": admin}, timeout=60
             )
             assert second.json()["admin_key"] is None
+            assert (issued["first"], second.json()["first"]) == (True, False)
         else:
             where = {"SCRUBJAY_URL": server.url} if way != "file" else {"SCRUBJAY_PATH": str(server.path)}
             done = run_text("key", "issue", "--name", "bot", **where)
@@ -367,9 +368,11 @@ def test_an_admin_key_comes_with_the_first_key(tmp_path, way):
             (key,) = done.stdout.split()
             admin = done.stderr.split("admin key  ")[1].split()[0]
             assert key not in done.stderr
+            assert "every namespace has a quota:\n1,000 writes a day and 50.0 MB" in done.stderr
             second = run_text("key", "issue", "--name", "next", **where, SCRUBJAY_API_KEY=admin)
             assert second.returncode == 0, second.stderr
             assert "admin key" not in second.stderr
+            assert "quota" not in second.stderr
         assert status(server, key) == 200
         assert status(server, key, "/v1/apikeys") == 403
         assert status(server, admin, "/v1/apikeys") == 200
@@ -381,6 +384,7 @@ def test_an_admin_key_comes_with_the_first_key(tmp_path, way):
 def test_a_first_key_with_admin_rights_comes_alone(tmp_path):
     done = run_text("key", "issue", "--admin", "--path", tmp_path / "db")
     assert "admin key  " not in done.stderr
+    assert "every namespace has a quota:\n1,000 writes a day and 50.0 MB" in done.stderr
     assert len(run_text("key", "list", "--path", tmp_path / "db").stdout.splitlines()) == 1
 
 

@@ -114,6 +114,7 @@ def test_every_write_returns_the_remaining_quota(tmp_path):
 def test_the_default_quota_is_a_thousand_writes_and_50_mb_from_the_first_key_on(tmp_path):
     with serving(tmp_path / "db") as server:
         assert "quotas   none" in server.banner
+        assert "from the first api key on, 1,000 writes a day and 50,000,000 bytes for each namespace" in server.banner
         with Memory("ns", url=server.url) as memory:
             used = memory.usage()
             assert (used.writes_per_day, used.max_bytes) == (0, 0)
