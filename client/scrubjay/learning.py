@@ -347,13 +347,12 @@ class Background(ForkSafe):
         """Wait for the job that is due first."""
         with self._condition:
             while True:
-                name, (due_at, job) = min(self._jobs.items(), key=lambda each: each[1][0], default=(None, (None, None)))
-                now = time.monotonic()
-                if job is not None and due_at <= now:
-                    del self._jobs[name]
+                name = min(self._jobs, key=lambda each: self._jobs[each][0], default=None)
+                seconds = None if name is None else self._jobs[name][0] - time.monotonic()
+                if seconds is not None and seconds <= 0:
                     self._is_busy = True
-                    return job
-                self._condition.wait(None if due_at is None else due_at - now)
+                    return self._jobs.pop(name)[1]
+                self._condition.wait(seconds)
 
     def _run(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Agents with learn=: what is said becomes notes, in the background, once, and without holding up or breaking a chat."""
+"""Agents with learn=: what is said becomes notes, in the background and once, and no chat is held up or broken."""
 
 from __future__ import annotations
 
@@ -179,7 +179,10 @@ def test_the_tools_of_an_agent_are_not_for_learning():
 
 
 def test_learning_needs_a_model():
-    for make in (lambda: quiet(PersistentAgent, "a", learn=True), lambda: persist(quiet(ConversableAgent, "a"), learn=True)):
+    for make in (
+        lambda: quiet(PersistentAgent, "a", learn=True),
+        lambda: persist(quiet(ConversableAgent, "a"), learn=True),
+    ):
         with pytest.raises(InvalidInput, match="llm_config"):
             make()
     persist(quiet(ConversableAgent, "a"), learn=str)

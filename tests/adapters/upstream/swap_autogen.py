@@ -18,15 +18,16 @@ logging.getLogger("scrubjay").setLevel(logging.CRITICAL)
 
 def _persistent(base, kind):
     """The class of AutoGen with ours in front of it, under its own name."""
+    bases = (kind,) if kind.__mro__[1] is base else (kind, base)
 
-    @add_signature(base)
-    def __init__(self, *args, **kwargs):
-        next(_made)
-        super(swapped, self).__init__(*args, **kwargs)
+    class Swapped(*bases):
+        @add_signature(base)
+        def __init__(self, *args, **kwargs):
+            next(_made)
+            super().__init__(*args, **kwargs)
 
-    swapped = type(base.__name__, (kind,) if kind.__mro__[1] is base else (kind, base), {"__init__": __init__})
-    swapped.__module__ = base.__module__
-    return swapped
+    Swapped.__name__ = Swapped.__qualname__ = base.__name__
+    return Swapped
 
 
 SWAPPED = {

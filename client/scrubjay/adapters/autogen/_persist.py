@@ -54,8 +54,8 @@ def persist(
 ) -> Any:
     """Make an agent, a group chat or a pattern that exists already persistent, and return it; of a manager, its chat.
 
-    The arguments are those of PersistentAgent and PersistentGroupChat; `recall`, `remember`, `learn`
-    and `resume` are for agents only. A pattern (AG2's DefaultPattern, AutoPattern, RoundRobinPattern, …) continues with its messages,
+    The arguments are those of PersistentAgent and PersistentGroupChat; `recall`, `remember`, `learn` and `resume` are
+    for agents only. A pattern (AG2's DefaultPattern, AutoPattern, RoundRobinPattern, …) continues with its messages,
     its context variables and the agent that was active, and agents may join and leave; without a memory it is known by
     the name of its initial agent.
     An attribute of the object that has the name of one of ours (`memory`, `state`, `history`, …) stays, and a warning
