@@ -24,7 +24,7 @@ from scrubjay import Memory, QuotaExceeded, Unauthenticated, Unavailable
 from scrubjay.validation import MAX_NOTE_BYTES
 from scrubjay_limits import MAX_COUNTED_CLIENTS, MAX_HEAD_BYTES, SMALL_BODY_BYTES, BodyLimit, RequestLimit
 
-READING_POSTS = ("read", "recall", "context", "inject-context", "search")
+READING_POSTS = ("read", "find", "recall", "context", "inject-context", "search")
 """The last part of a path whose POST only reads."""
 ENDLESS_BYTES = 2**26
 """More than the buffers of both sockets hold, so that a client can only send it to a server that reads it."""
