@@ -21,6 +21,7 @@ LAYERS = [
     "models",
     "errors",
     "exact_json",
+    "filters",
     "validation",
     "settings",
     "recall",

@@ -36,7 +36,7 @@ from scrubjay_limits import (
     RequestLimit,
 )
 
-READING_POSTS = ("read", "recall", "context", "inject-context", "search")
+READING_POSTS = ("read", "find", "recall", "context", "inject-context", "search")
 """The last part of a path whose POST only reads."""
 ENDLESS_BYTES = 2**26
 """More than the buffers of both sockets hold, so that a client can only send it to a server that reads it."""

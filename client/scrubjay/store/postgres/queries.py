@@ -121,6 +121,7 @@ _REWRITTEN: tuple[tuple[str, str], ...] = (
 (value->>2)::float8 AS weight FROM json_array_elements(?::json))"""),
     (r"IN \(SELECT value FROM json_each\((\?\d*)\)\)", r"= ANY (translate(\1, '[]', '{}')::bigint[])"),
     (r"instr\(n\.tags, ',' \|\| \? \|\| ','\)", "strpos(n.tags, ',' || ?::bigint || ',') > 0"),
+    (r"instr\(value, ", "strpos(value, "),
     (r"\bcount / \(count \+", "count::float8 / (count +"),
     (r"IN allowed\b", "IN (SELECT id FROM allowed)"),
     # The order of a subquery ends with it here.
