@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC
 from functools import partial
 
 import pytest
@@ -19,6 +21,7 @@ from scrubjay.validation import (
     MAX_RECALL,
     MAX_SECONDS,
     MAX_TAGS,
+    RANKINGS,
     NewNote,
     RecallQuery,
     check_content,
@@ -83,3 +86,29 @@ def test_every_key_is_below_the_text_above_all_keys(key):
     except ScrubjayError:
         return
     assert key < ABOVE_ALL_KEYS
+
+
+def test_a_query_without_options_is_ranked_by_relevance_and_filters_nothing():
+    query = RecallQuery.check("x")
+    assert query == ("x", 5, None, (), None, 0.0, "relevance", False, None)
+    assert query.is_open
+
+
+@given(
+    st.fixed_dictionaries(
+        {"query": st.text(st.characters(codec="utf-8"), max_size=9)},
+        optional={
+            "limit": st.integers(1, MAX_RECALL),
+            "type": st.sampled_from([None, "t"]),
+            "tags": st.lists(st.sampled_from("abc")),
+            "session": st.sampled_from([None, "s"]),
+            "threshold": st.floats(0, 1),
+            "ranking": st.sampled_from([None, *RANKINGS]),
+            "explain": st.booleans(),
+            "at": st.datetimes(timezones=st.just(UTC)).map(lambda at: at.replace(microsecond=0)),
+        },
+    )
+)
+def test_a_query_comes_back_from_its_json(options):
+    query = RecallQuery.check(**options)
+    assert RecallQuery.check(**json.loads(json.dumps(query.to_json()))) == query
