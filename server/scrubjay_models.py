@@ -30,6 +30,7 @@ from scrubjay.calls import transaction_call
 from scrubjay.commands import Command
 from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.exact_json import check_read, check_total, encode
+from scrubjay.filters import check_filter
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD
 from scrubjay.validation import (
     DAY_SECONDS,
@@ -318,13 +319,37 @@ class RecallBody(StrictBody):
         return self._recall_query
 
 
+PrefixText = Annotated[
+    str,
+    PlainValidator(lambda text: "" if text == "" else check_key(text, "prefix")),
+    WithJsonSchema({"type": "string", "maxLength": MAX_KEY_BYTES}),
+]
+
+
+class FindBody(StrictBody):
+    prefix: PrefixText = ""
+    where: Annotated[
+        str,
+        PlainValidator(lambda value: encode(check_filter(value), "where")),
+        WithJsonSchema({"type": "object", "additionalProperties": True}),
+    ] = Field(
+        "{}", description="fields and the values or operators that they have to meet", json_schema_extra={"default": {}}
+    )
+    limit: Annotated[
+        int,
+        PlainValidator(lambda value: check_count("limit", value, most=MAX_RECALL)),
+        WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_RECALL}),
+    ] = 10
+    offset: Annotated[
+        int,
+        PlainValidator(lambda value: check_count("offset", value)),
+        WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_COUNT}),
+    ] = 0
+
+
 class SearchBody(StrictBody):
     query: Annotated[str, PlainValidator(check_query), WithJsonSchema({"type": "string"})]
-    prefix: Annotated[
-        str,
-        PlainValidator(lambda text: "" if text == "" else check_key(text, "prefix")),
-        WithJsonSchema({"type": "string", "maxLength": MAX_KEY_BYTES}),
-    ] = ""
+    prefix: PrefixText = ""
     limit: Annotated[Recalled, BeforeValidator(lambda value: check_count("limit", value, least=1, most=MAX_RECALL))] = (
         10
     )
@@ -428,6 +453,10 @@ class KeysResult(BaseModel):
 class ItemsResult(BaseModel):
     items: list[ItemResult]
     cursor: str | None = Field(description="send it as `after` to get the next page; null on the last")
+
+
+class FoundResult(BaseModel):
+    items: list[ItemResult]
 
 
 class DeletedResult(BaseModel):

@@ -338,6 +338,11 @@ SCAN = Verb(
     from_store=lambda page: ([item.to_item() for item in page[0]], page[1]), from_json=_page(Item.from_json),
 )  # fmt: skip
 """The same as Items."""
+FIND = Verb(
+    "find", "find.find_items", "POST", "/find", Argument("prefix", "body"), Argument("where", "body", _same, encode),
+    Argument("limit", "body"), Argument("offset", "body"),
+    from_store=lambda found: [item.to_item() for item in found], from_json=_each("items", Item.from_json),
+)  # fmt: skip
 SET = Verb(
     "set", "items.set_item", "PUT", "/items/{key}", _KEY, _VALUE, Argument("ttl", "body"), _IF_VERSION,
     from_store=_first, from_json=field("version", int), writes=True, queueable=True,

@@ -22,7 +22,7 @@ pytest.importorskip("autogen")
 from autogen import ConversableAgent, GroupChat, GroupChatManager
 
 from adapters.models import quiet, says, serving_model
-from harness import issue_key, serving
+from harness import eventually, issue_key, serving
 from scrubjay import Forbidden, Memory, PersistentAgent, PersistentGroupChat, Unauthenticated, Unavailable, transport
 from scrubjay.adapters.autogen import _agent
 from slow_link import SlowLink
@@ -61,13 +61,6 @@ def stored(memory):
     agent = quiet(PersistentAgent, "assistant", memory=memory)
     user = quiet(PersistentAgent, "user", memory="other")
     return [message["content"] for message in agent.chat_messages[user]]
-
-
-def eventually(holds):
-    give_up_at = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.05)
 
 
 def pending():

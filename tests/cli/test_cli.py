@@ -12,12 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import clean_environment, fresh_name, run_command, serving
+from harness import clean_environment, fresh_name, run_text, serving
 from scrubjay.cli import parser
-
-
-def as_text(ended: subprocess.CompletedProcess) -> subprocess.CompletedProcess:
-    return subprocess.CompletedProcess(ended.args, ended.returncode, ended.stdout.decode(), ended.stderr.decode())
 
 
 @pytest.fixture(params=["file", "server"])
@@ -28,7 +24,7 @@ def scrubjay(request, tmp_path):
         variables = {"SCRUBJAY_PATH": str(tmp_path / "cli.db")}
 
     def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess:
-        return as_text(run_command(*words, stdin=stdin.encode(), **variables))
+        return run_text(*words, stdin=stdin, **variables)
 
     return run
 
@@ -163,7 +159,7 @@ def test_a_missing_server_extra_names_the_command(tmp_path):
 
 
 def on_file(path, *words: str, **variables: str) -> subprocess.CompletedProcess:
-    return as_text(run_command(*words, SCRUBJAY_PATH=str(path), **variables))
+    return run_text(*words, SCRUBJAY_PATH=str(path), **variables)
 
 
 def test_a_file_is_sealed_opened_and_sealed_anew_by_commands(tmp_path):

@@ -13,7 +13,7 @@ import time
 import pytest
 import requests
 
-from harness import serving
+from harness import eventually, serving
 from scrubjay import Memory
 from scrubjay.models import Change
 from scrubjay.store import api_keys, changes, items
@@ -56,6 +56,16 @@ def own(tmp_path):
 
 def url(server, namespace: str = "ns") -> str:
     return f"{server.url}/v1/namespaces/{namespace}/changes"
+
+
+def audit(server, key: str | None = None) -> dict:
+    """The first page of the audit."""
+    return requests.get(f"{server.url}/v1/audit", headers={"X-API-Key": key}, timeout=60).json()
+
+
+def refusals(audit: dict) -> list[dict]:
+    """The refusals in a page of the audit; the server writes them once a second."""
+    return [change for change in audit["changes"] if change["refusal"]]
 
 
 def test_changes_stream_as_events_and_resume_from_the_last_id(own):
@@ -177,8 +187,8 @@ def test_the_audit_has_changes_and_refusals_with_their_api_key(own):
     requests.put(f"{own.url}/v1/namespaces/mine/items/k", json={"valu": 1}, headers=headers, timeout=60)
     requests.get(f"{own.url}/v1/namespaces/mine/items/k", headers={"X-API-Key": "guess"}, timeout=60)
     assert requests.get(f"{own.url}/v1/audit", headers=headers, timeout=60).status_code == 403
-    time.sleep(1.5)  # refusals are written once a second
-    answer = requests.get(f"{own.url}/v1/audit", headers={"X-API-Key": admin}, timeout=60).json()
+    eventually(lambda: len(refusals(audit(own, admin))) == 4)
+    answer = audit(own, admin)
     logged = [
         (change["who"], change["verb"], change["namespace"], change["refusal"])
         for change in answer["changes"]
@@ -246,7 +256,7 @@ def test_the_audit_is_read_in_pages(own):
         for n in range(3):
             memory.set("k", n)
             requests.put(f"{own.url}/v1/namespaces/ns/items/k", json={"valu": 1}, timeout=60)
-            time.sleep(1.2)  # refusals are written once a second
+            eventually(lambda: len(refusals(audit(own))) == n + 1)  # noqa: B023 - it is called here
     logged, cursor = [], "0"
     for _ in range(6):
         answer = requests.get(f"{own.url}/v1/audit", params={"after": cursor, "limit": 1}, timeout=60).json()

@@ -87,13 +87,14 @@ def in_threads(*calls) -> list:
 @contextlib.contextmanager
 def open_transaction(store: PostgresStore, namespace: str) -> Iterator[Transaction]:
     """A write transaction of another client, which commits at the end."""
-    transaction = Transaction(store.connect(), store.address.schema)
-    transaction.begin(namespace)
+    session = store.connect()
+    transaction = Transaction(session, store.address.schema)
+    session.run_blocking(transaction.begin(namespace))
     try:
         yield transaction
-        transaction.commit()
+        session.run_blocking(transaction.commit())
     finally:
-        store.discard(transaction.connection)
+        store.discard(session)
 
 
 # ---------------------------------------------------------------- queries
@@ -220,7 +221,7 @@ def test_of_two_keys_issued_at_once_one_is_the_first(open_store):
 def test_writers_of_a_namespace_share_commits(open_store, monkeypatch):
     store, commits = open_store(), []
     real = Transaction.commit
-    monkeypatch.setattr(Transaction, "commit", lambda self: (commits.append(1), real(self)))
+    monkeypatch.setattr(Transaction, "commit", lambda self, *args: commits.append(1) or real(self, *args))
     with open_transaction(store, "ns"):  # they wait for each other here
         commits.clear()
         work = threading.Thread(
@@ -290,7 +291,7 @@ def test_a_watcher_misses_no_change_of_a_late_commit(open_store):
     _, cursor = store.run(changes.read_changes("ns", "", None))
     with open_transaction(late, "ns") as transaction:
         operation = items.set_item("ns", "late", "1")
-        transaction.run(operation, late.context(operation))
+        transaction.session.run_blocking(transaction.run(operation, late.context(operation)))
         writer = threading.Thread(target=lambda: store.run(items.set_item("ns", "waits", "1")))
         writer.start()
         store.run(items.set_item("other", "k", "1"))
@@ -428,7 +429,7 @@ def test_after_a_failover_only_writes_with_a_key_are_run_again(open_store, url, 
     through = open_store(url.replace(str(postgres().port), str(proxy.port)))
     through.run(lists.append_items("ns", "l", ["0"]))
     histories = iter(range(1000))
-    monkeypatch.setattr(through, "history_of", lambda _connection: str(next(histories)))
+    monkeypatch.setattr(connection, "_read_history", lambda _session: str(next(histories)))
     proxy.cuts = [True]
     assert through.run(run_once(lists.append_items("ns", "l", ["1"]), IdempotencyKey("s")))[0] == 2
     proxy.cuts = [True]
@@ -442,7 +443,7 @@ def test_a_write_that_fails_for_a_moment_is_started_again(store, monkeypatch, er
     real, failures = Transaction.run, [error("no"), error("no")]
 
     def run(self, operation, context):
-        result = real(self, operation, context)
+        result = yield from real(self, operation, context)
         if failures:
             raise failures.pop()
         return result
@@ -475,7 +476,7 @@ def test_a_crash_starts_another_history_and_a_restart_does_not():
         histories = []
         for how in (signal.SIGINT, signal.SIGQUIT, None):
             opened = store.connect()
-            histories.append(store.history_of(opened))
+            histories.append(opened.history)
             store.discard(opened)
             if how:
                 server.stop(how)

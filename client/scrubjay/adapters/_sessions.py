@@ -24,6 +24,7 @@ from scrubjay.conversations import STATE, is_reserved, session_prefix, split_key
 from scrubjay.errors import Conflict, Forbidden, InvalidInput, ScrubjayError, Unauthenticated, Unavailable, repr_short
 from scrubjay.exact_json import decode, encode
 from scrubjay.fork_safety import ForkSafe
+from scrubjay.learning import background
 from scrubjay.memory import Memory, check_access, is_strict, unattended_copy
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
 from scrubjay.transaction import Transaction
@@ -332,6 +333,15 @@ class Session:
             return format_prompt([note for note in best if note.content not in seen][:_NOTES], max_tokens)
 
         return self.read(ask, "")
+
+    def learn(self, name: str, model: Callable[[str], str], delay: float) -> None:
+        """Let a model learn from a list of messages, in the background and after so many seconds."""
+        key, memory, tokens = self.key(name), self._memory, self.memory._settings.learn_tokens
+
+        def work() -> None:
+            memory.distill(self.name, model, key=key, tokens_per_day=tokens)
+
+        background.submit((memory, key), work, delay)
 
     # ------------------------------------------------------------ all sessions of the memory
 

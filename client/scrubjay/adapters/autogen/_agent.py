@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator, KeysView
+from collections.abc import Callable, Iterator, KeysView
 from types import FrameType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -30,6 +30,8 @@ from scrubjay.adapters.autogen._persistent import (
     owns_record,
 )
 from scrubjay.conversations import DEFAULT, HISTORY, IDS, WITH
+from scrubjay.errors import InvalidInput
+from scrubjay.learning import EVERY_MESSAGES, QUIET_SECONDS
 from scrubjay.memory import Memory
 from scrubjay.validation import MAX_NOTE_BYTES, check_count
 
@@ -180,8 +182,9 @@ class AfterSaving:
 class AgentPart(SessionPart):
     """What an agent has in a session: a record for each peer, and how its messages are saved and restored."""
 
-    __slots__ = ("_anonymous_user", "_hides_stored", "_may_have_earlier", "_peers", "_recalled", "_records",
-                 "_remembers", "_replays", "_starts", "_talks", "_warned", "limits", "name")  # fmt: skip
+    __slots__ = ("_anonymous_user", "_hides_stored", "_learn_with", "_may_have_earlier", "_peers", "_recalled",
+                 "_records", "_remembers", "_replays", "_starts", "_talks", "_unlearned", "_warned", "limits",
+                 "name")  # fmt: skip
 
     def __init__(
         self,
@@ -193,6 +196,7 @@ class AgentPart(SessionPart):
         max_tokens: int | None = None,
         remember: bool,
         resume: bool,
+        learn_with: Callable[[str], str] | None = None,
     ) -> None:
         for option, limit in (("max_messages", max_messages), ("max_tokens", max_tokens)):
             if limit is not None:
@@ -201,6 +205,9 @@ class AgentPart(SessionPart):
         self.name = name
         self.limits = (max_messages, max_tokens)
         self._remembers = remember
+        self._learn_with = learn_with
+        self._unlearned = 0
+        """How many lines were saved since the conversation was last learned from."""
         self._hides_stored = not resume
         self._records: dict[str, SavedMessages] = {}
         self._may_have_earlier = False
@@ -367,6 +374,7 @@ class AgentPart(SessionPart):
         saved = snapshot(row.message) if row.saved is None else row.saved
         t.append(self.session.key(HISTORY), {"sender": sender, "message": _readable(saved)})
         t.append(self.session.key(HISTORY + IDS), row.id)
+        self._unlearned += 1
         text = text_of(saved)
         if self._remembers and not uses_tools(saved) and text.strip():
             t.remember(
@@ -410,10 +418,14 @@ class AgentPart(SessionPart):
         view = conversations[peer]
         talk = Talk(peer, view, len(view))
         self._talks.append(talk)
+        if self._unlearned >= EVERY_MESSAGES:
+            self.learn()
         try:
             yield
         finally:
             self._talks = [each for each in self._talks if each is not talk]
+            if not self._talks:
+                self.learn(QUIET_SECONDS)
 
     def _keep_apart(self, conversations: Conversations, peer: Any, other: Talk) -> None:
         if peer in conversations.known_peers() and conversations[peer] is not other.view:
@@ -426,6 +438,13 @@ class AgentPart(SessionPart):
                 " conversation. Give each person an agent with a session= of their own",
                 peer.name, self.name,
             )  # fmt: skip
+
+    def learn(self, delay: float = 0) -> None:
+        """Let the model learn from what is new, if it is to, in the background and after so many seconds."""
+        if self._learn_with is not None and self._unlearned:
+            if not delay:
+                self._unlearned = 0
+            self.session.learn(HISTORY, self._learn_with, delay)
 
     # ------------------------------------------------------------ clearing
 
@@ -528,9 +547,13 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         AutoGen knows the model.
     :param recall: before each reply, put notes of the memory about the last message into the prompt.
     :param remember: store each message as a note, too, for `recall`.
+    :param learn: True to let the agent's own model turn what is new in the conversation into notes, for `recall`, or a
+        function that is given a prompt and returns a model's answer. That is done in the background when a chat ends
+        and every 20 messages, and costs at most SCRUBJAY_LEARN_TOKENS a day.
     :param resume: start with the stored conversations; with False they stay stored, and the agent starts empty.
     :raises Unauthenticated, Forbidden: if the api key of the memory may not write to it.
-    :raises InvalidInput: if `conversation_history` in the memory is a value of your own.
+    :raises InvalidInput: if `conversation_history` in the memory is a value of your own, or `learn=True` is given
+        without an `llm_config`.
 
     What cannot be stored at once is queued in a file on this machine and sent later (see `Memory`); an error is logged
     if that fails, too. With a Memory that is `strict`, a history that cannot be read raises Unavailable.
@@ -551,12 +574,13 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         max_tokens: int | None = None,
         recall: bool = False,
         remember: bool = False,
+        learn: bool | Callable[[str], str] = False,
         resume: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(name, *args, **kwargs)
         limits = {"max_messages": max_messages, "max_tokens": max_tokens}
-        start_agent(self, memory, session, recall=recall, remember=remember, resume=resume, **limits)
+        start_agent(self, memory, session, recall=recall, remember=remember, learn=learn, resume=resume, **limits)
 
     def _append_oai_message(self, *args: Any, **kwargs: Any) -> bool:
         args, kwargs = _with_recipient(args, kwargs)
@@ -644,6 +668,7 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         if _asks_to_clear(sys._getframe(1), args, kwargs):
             _clear_both(self, recipient)
         result = super().initiate_chat(recipient, *args, **kwargs)
+        self._scrubjay.learn()
         self._scrubjay.read_earlier(_conversations(self), recipient)  # the list is result.chat_history
         return result
 
@@ -652,6 +677,7 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
             await asyncio.to_thread(_clear_both, self, recipient)
         result = await super().a_initiate_chat(recipient, *args, **kwargs)
         await self._scrubjay.session.wait_async()
+        self._scrubjay.learn()
         await asyncio.to_thread(self._scrubjay.read_earlier, _conversations(self), recipient)
         return result
 
@@ -684,17 +710,40 @@ def start_agent(
     *,
     recall: bool = False,
     remember: bool = False,
+    learn: bool | Callable[[str], str] = False,
     resume: bool = True,
     **limits: int | None,
 ) -> None:
     """Give an agent its session; `agent` is a PersistentAgent that has none so far."""
-    part = AgentPart(agent.name, memory, session, remember=remember, resume=resume, **limits)
+    model = model_of(agent) if learn is True else learn or None
+    part = AgentPart(agent.name, memory, session, remember=remember, resume=resume, learn_with=model, **limits)
     said, agent._oai_messages = agent._oai_messages, Conversations(agent)
     part.attach(agent)
     for peer, messages in said.items():
         part.take_over(agent._oai_messages, peer, list(messages))
     if recall:
         agent.register_hook("process_all_messages_before_reply", part.with_context)
+
+
+def model_of(agent: Any) -> Callable[[str], str]:
+    """A function that asks the model of an agent."""
+    if getattr(agent, "client", None) is None:
+        raise InvalidInput(
+            f"learn=True asks the model of {agent.name!r}, which has no llm_config; give it one, or learn=f with a"
+            " function that is given a prompt and returns a model's answer"
+        )
+
+    def ask(prompt: str) -> str:
+        config = agent.llm_config or {}
+        # The agent's tools are sent with every request of its client; none is to be called here.
+        without = {"tool_choice": "none"} if config.get("tools") else {}
+        without |= {"function_call": "none"} if config.get("functions") else {}
+        client = agent.client
+        answer = client.create(messages=[{"role": "user", "content": prompt}], cache=None, **without)
+        found = client.extract_text_or_completion_object(answer)
+        return str(found[0]) if found else ""
+
+    return ask
 
 
 def _with_recipient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

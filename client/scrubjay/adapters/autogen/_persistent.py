@@ -26,7 +26,7 @@ class Part:
     """A part of `_scrubjay` as an attribute of the object, which an attribute of the user's own may hide."""
 
     def __init__(self, name: str, doc: str) -> None:
-        self._name = name
+        self._name = self.__name__ = name  # AutoGen's decorators for optional imports want the name
         self.__doc__ = doc
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
