@@ -70,7 +70,7 @@ function showOnce(issued) {
 }
 
 function noKeys() {
-  return empty("No api keys", "Every program of this machine may read and write. From the first key on, each request needs one; an admin key comes with it.");
+  return empty("No api keys", "Every program of this machine may read and write. From the first key on, each request needs one and every namespace has a quota; an admin key comes with it.");
 }
 
 async function issue(changed) {

@@ -72,6 +72,21 @@ def test_from_the_first_key_on_every_request_needs_one(guarded):
     assert requests.get(f"{guarded.url}/ready", timeout=60).status_code == 200
 
 
+def test_without_a_key_only_the_pages_that_show_nothing_stored_are_answered(guarded):
+    document = requests.get(f"{guarded.url}/openapi.json", timeout=60).json()
+    answered = set()
+    for path, methods in document["paths"].items():
+        url = guarded.url + path.replace("{", "").replace("}", "")
+        for method in methods:
+            if requests.request(method, url, json={}, timeout=60).status_code != 401:
+                answered.add((method, path))
+    assert answered == {("get", "/health"), ("get", "/ready")}
+    for page in ("/", "/docs"):
+        shown = requests.get(guarded.url + page, timeout=60)
+        assert shown.status_code == 200
+        assert "support" not in shown.text
+
+
 def test_a_key_is_accepted_in_both_headers_and_from_the_environment(guarded, monkeypatch):
     key = guarded.keys["support"]
     for headers in ({"Authorization": f"Bearer {key}"}, {"authorization": f"bearer  {key} "}, {"x-api-key": key}):

@@ -257,7 +257,7 @@ def _summarize(context: Context, namespace: str, at: Cursor) -> Statements[Conve
         key=at.key,
         messages=opened.length,
         updated_at=to_time(at.updated_at),
-        participants=tuple(dict.fromkeys(message.sender for message in recent if message.sender)),
+        participants=tuple(dict.fromkeys(each.sender for each in recent if each.sender and each.role != "tool")),
         preview=next((text for text in reversed(texts) if text), "")[:PREVIEW_CHARS],
     )
 
