@@ -6,7 +6,7 @@ import itertools
 import logging
 
 import autogen
-import autogen.agentchat.conversable_agent
+import autogen.agentchat
 import pytest
 
 from scrubjay import PersistentAgent, PersistentGroupChat
@@ -55,7 +55,6 @@ def _swap_in(module):
 
 _swap_in(autogen)
 _swap_in(autogen.agentchat)
-_swap_in(autogen.agentchat.conversable_agent)  # whose functions tests replace through the class
 
 
 @pytest.hookimpl(trylast=True)
