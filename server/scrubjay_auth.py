@@ -56,7 +56,7 @@ class Authenticator:
         self._request_limit = RequestLimit(per_minute) if per_minute else None
         self.concurrency = ConcurrencyLimit(max_concurrent)
 
-    def admit(self, scope: Scope) -> Access:
+    async def admit(self, scope: Scope) -> Access:
         """What the request may do. Counts it: `release` has to be called when it has been answered.
 
         Raises Unauthenticated, Forbidden, or an error if the client exceeds a limit.
@@ -64,7 +64,7 @@ class Authenticator:
         if "access" in scope:
             return scope["access"]  # type: ignore[no-any-return]
         try:
-            access = self.authenticate(scope)
+            access = await self.authenticate(scope)
         except Unauthenticated:
             if self._request_limit:  # of the address only: behind a proxy all clients share it
                 self._request_limit.take(address_of(scope))
@@ -82,14 +82,14 @@ class Authenticator:
         if "release" in scope:
             self.concurrency.release(scope["release"])
 
-    def authenticate(self, scope: Scope) -> Access:
+    async def authenticate(self, scope: Scope) -> Access:
         """What the request may do; without an api key, everything, but only from this machine."""
         headers = headers_of(scope)
         apikey, is_basic = credentials(headers)
-        if apikey is None and (signed_in := self.sign_ins.find(scope, headers)):
+        if apikey is None and (signed_in := await self.sign_ins.find(scope, headers)):
             _reject_cross_site(headers, must_say=scope["method"] not in SAFE_METHODS)
             return signed_in.access
-        access = self._keys.find(apikey)
+        access = await self._keys.find(apikey)
         if access is None or (access is EVERYTHING and self._requires_key):
             raise Unauthenticated(f"{UNKNOWN_KEY if apikey else NO_KEY}; {NEW_KEY}")
         if access is EVERYTHING:
@@ -126,7 +126,7 @@ class Quotas:
 class KeyCache(Protocol):
     """What the authenticator needs, whichever engine has the keys."""
 
-    def find(self, apikey: str | None) -> Access | None: ...
+    async def find(self, apikey: str | None) -> Access | None: ...
 
 
 class ApiKeyCache:
@@ -148,7 +148,7 @@ class ApiKeyCache:
     def close(self) -> None:
         self._connection.close()
 
-    def find(self, apikey: str | None) -> Access | None:
+    async def find(self, apikey: str | None) -> Access | None:
         """What a request with this key may do; None if nothing."""
         if not self._is_current:
             self._check_version()

@@ -115,7 +115,14 @@ class Caller:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.resources: Resources = request.scope["app"].resources
-        self.access: Access = self.resources.authenticator.admit(request.scope)
+        self.access: Access = request.scope["access"]
+
+    @classmethod
+    async def admit(cls, request: Request) -> Caller:
+        """Authenticate a request, if that was not done yet."""
+        if "access" not in request.scope:
+            await request.scope["app"].resources.authenticator.admit(request.scope)
+        return cls(request)
 
     @property
     def client_id(self) -> str:
@@ -268,7 +275,7 @@ register_url_convertor("note", _NoteConvertor())
 
 
 async def admit(request: Request) -> Caller:
-    return Caller(request)
+    return await Caller.admit(request)
 
 
 Admitted = Annotated[Caller, Depends(admit)]
@@ -287,20 +294,20 @@ AfterQuery = Annotated[
 ]
 
 
-async def readable_namespace(request: Request, namespace: NamespacePath) -> str:
-    return Caller(request).readable(namespace)
+async def readable_namespace(caller: Admitted, namespace: NamespacePath) -> str:
+    return caller.readable(namespace)
 
 
-async def writable_namespace(request: Request, namespace: NamespacePath) -> str:
-    return Caller(request).writable(namespace)
+async def writable_namespace(caller: Admitted, namespace: NamespacePath) -> str:
+    return caller.writable(namespace)
 
 
-async def require_write(request: Request) -> None:
-    Caller(request).require_write()
+async def require_write(caller: Admitted) -> None:
+    caller.require_write()
 
 
-async def require_admin(request: Request) -> None:
-    Caller(request).require_admin()
+async def require_admin(caller: Admitted) -> None:
+    caller.require_admin()
 
 
 ReadableNamespace = Annotated[str, Depends(readable_namespace)]
@@ -454,12 +461,9 @@ class JsonBody(Generic[M]):
 
     @property
     def dependency(self) -> Any:
-        return Depends(self.read_request)
+        return Depends(self.read)
 
-    async def read_request(self, request: Request) -> M:
-        return await self.read(Caller(request))
-
-    async def read(self, caller: Caller) -> M:
+    async def read(self, caller: Admitted) -> M:
         first = await caller.request.receive()
         small: bytes = first.get("body", b"")
         if first["type"] == "http.request" and not first.get("more_body") and len(small) <= ONE_PIECE_BYTES:

@@ -711,7 +711,7 @@ class Service(FastAPI):
         elif fast_path := find_fast_path(scope):
             request, names = Request(scope, receive), scope["path_params"]
             try:
-                response = await fast_path.call(Caller(request), names["namespace"], names["key"])
+                response = await fast_path.call(await Caller.admit(request), names["namespace"], names["key"])
             except ScrubjayError as error:
                 response = await _answer_error(request, error)
             except ClientDisconnect:
@@ -812,16 +812,16 @@ async def _lifespan(app: Service) -> AsyncIterator[None]:
     stop_with_parent()
     file = open_store(settings)
     file.name = "the server's database"  # clients need not know its path
-    keys = open_key_cache(file)
     workers = max(settings.workers, 1)  # each process gets its share of a limit
-    authenticator = Authenticator(
-        keys,
-        SignIns(file),
-        settings,
-        settings.requests_per_minute / workers,
-        share_of_connections(REQUEST_SHARE),
-    )
     async with open_async(file) as store:
+        keys = open_key_cache(store)
+        authenticator = Authenticator(
+            keys,
+            SignIns(store),
+            settings,
+            settings.requests_per_minute / workers,
+            share_of_connections(REQUEST_SHARE),
+        )
         app.resources = Resources(
             settings,
             store,
