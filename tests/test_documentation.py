@@ -240,6 +240,17 @@ def test_settings_and_commands_that_a_page_names_exist(path):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_the_flags_of_commands_that_a_page_names_exist(path):
+    known = {name: flags_of(parser) for name, parser in generator().commands(generator().parser(), "scrubjay")}
+    for line in re.findall(r"^scrubjay .*$|`scrubjay [^`]*`|\$\(scrubjay [^)]*\)", path.read_text(), re.MULTILINE):
+        words = re.split(r"[#|;>]", " ".join(line.strip("`$()").split()))[0].split()
+        name = next((name for size in (3, 2) if (name := " ".join(words[:size])) in known), None)
+        if name:
+            given = {word.partition("=")[0] for word in words if word.startswith("--")}
+            assert given <= known[name], line
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_the_files_that_a_page_names_exist(path):
     named = re.findall(r"`((?:client|server|tests|docs|examples|benchmarks|deploy)/[\w./-]+)`", path.read_text())
     assert [each for each in named if not (ROOT / each).exists()] == []
@@ -262,6 +273,10 @@ def test_every_page_can_be_reached_from_the_readme():
             seen.add(page)
             left += [(page.parent / target).resolve() for target in re.findall(r"\]\(([^)#:]+)", page.read_text())]
     assert [name_of(page) for page in PAGES if page not in seen] == []
+
+
+def flags_of(parser) -> set[str]:
+    return {flag for action in parser._actions for flag in action.option_strings}
 
 
 def anchors(path: Path) -> set[str]:
