@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
 import psycopg
@@ -23,7 +21,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
-from scrubjay.fork_safety import ForkSafe
+from scrubjay.store.pool import ConnectionPool
 from scrubjay.store.postgres.schema import MIGRATIONS, VERSION, VERSION_TABLE
 from scrubjay.store.postgres.session import History, Session
 from scrubjay.store.postgres.watchdog import Watchdog
@@ -38,8 +36,6 @@ MIN_VERSION = 160_000
 DURABILITY = {"full": "", "fast": "SET synchronous_commit = off;"}
 """full: what the database is set to. fast: a crash of the database may lose the last writes, but never damages it."""
 DEFAULT_SCHEMA = "scrubjay"
-FORK_SECONDS = 5.0
-"""Seconds that a fork waits for calls in other threads to end."""
 _SCHEMA_LOCK = 0x5C4A4159
 """The advisory lock of migrations and of the first key envelope: a number that no other program is likely to use."""
 _DEFAULTS = {
@@ -135,7 +131,7 @@ class Address:
         """The URL as messages show it: without a user and a password."""
 
 
-class Connections(ForkSafe):
+class Connections(ConnectionPool[Session]):
     """A schema of a PostgreSQL database, which is created if it does not exist, and the connections to it."""
 
     def __init__(self, url: str, *, durability: str, busy_seconds: float) -> None:
@@ -146,23 +142,16 @@ class Connections(ForkSafe):
         """What error messages call the database."""
         self.durability = durability
         self.busy_seconds = busy_seconds
-        self.is_closed = False
         self._failure: psycopg.Error | None = None
         self.reset()
 
     def reset(self) -> None:
-        self._idle: list[Session] = []
-        self._opened: set[Session] = set()
+        super().reset()
         self._timeline = 0  # the newest that was seen
-        self._opening = threading.RLock()  # held while a connection is added, and during a fork
-        self._is_forking = False
         self._watchdog = Watchdog(lambda: list(self._opened), self._find_primary)
 
     def take(self) -> Session:
-        """A connection for the caller alone, to be passed to `put_back`."""
-        session = self.take_idle()
-        if session is None:
-            return self.connect()
+        session = super().take()
         if session.owes_answer:
             try:
                 session.run_blocking(session.settle())
@@ -180,26 +169,14 @@ class Connections(ForkSafe):
 
     def put_back(self, connection: Session) -> None:
         """Keep a connection for the next caller, unless it was lost or a transaction on it has not ended."""
-        if not connection.is_idle:
+        if connection.is_idle:
+            super().put_back(connection)
+        else:
             self.discard(connection)
-            return
-        self._idle.append(connection)
-        if self.is_closed or self._is_forking:
-            self.close_idle()
-
-    def discard(self, connection: Session) -> None:
-        connection.close()
-        self._opened.discard(connection)
-
-    def close_idle(self) -> None:
-        with contextlib.suppress(IndexError):
-            while True:
-                self.discard(self._idle.pop())
 
     def close(self) -> None:
-        self.is_closed = True
         self._watchdog.close()
-        self.close_idle()
+        super().close()
 
     def connect(self) -> Session:
         """A new connection; raises psycopg.Error if no host can be used now."""
@@ -284,29 +261,6 @@ class Connections(ForkSafe):
         """Remember why an attempt failed; the idle connections were probably lost for the same reason."""
         self._failure = error
         self.close_idle()
-
-    # ------------------------------------------------------------ forks
-
-    def before_fork(self) -> None:
-        """Close every connection, and wait for those in use: a child that closes its copy ends the parent's session."""
-        give_up_at = time.monotonic() + FORK_SECONDS
-        self._fork_locks = [lock for lock in self.locks() if lock.acquire(timeout=FORK_SECONDS)]
-        self._is_forking = True
-        self.close_idle()
-        while self._opened and time.monotonic() < give_up_at:
-            time.sleep(0.001)
-
-    def locks(self) -> list[Any]:
-        """The locks that a fork holds, in the order in which a call takes them."""
-        return [self._opening]
-
-    def after_fork(self, *, in_child: bool) -> None:
-        if in_child:
-            self.reset()
-            return
-        self._is_forking = False
-        for lock in self._fork_locks:
-            lock.release()
 
     # ------------------------------------------------------------ the schema
 

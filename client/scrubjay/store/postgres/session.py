@@ -1,6 +1,6 @@
 """A connection to PostgreSQL on which many statements are sent in one round trip, each prepared once.
 
-It uses libpq's pipeline mode without psycopg's cursors, which take several times as long in Python for each statement.
+It uses libpq's pipeline mode without psycopg's cursors, which take more Python for each statement.
 Nothing here waits: `exchange` is a generator that yields what it waits for, as psycopg's own do. `run_blocking` waits
 in a thread; asyncio.py waits on an event loop.
 """
