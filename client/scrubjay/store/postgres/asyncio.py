@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from scrubjay.errors import Unavailable
-from scrubjay.store.operation import WRITES, Operation
+from scrubjay.store.operation import WRITES, Operation, WouldBlock
 from scrubjay.store.postgres.store import PostgresStore
 
 T = TypeVar("T")
@@ -48,6 +48,9 @@ class AsyncPostgresStore:
         if operation.mode in WRITES:
             return await self._loop.run_in_executor(self._writers, self.store.write, operation)
         return await self._loop.run_in_executor(self._readers, self.store.read, operation)
+
+    def run_now(self, _operation: Operation[T]) -> T:
+        raise WouldBlock
 
     def check_file_identity(self) -> None:
         """Do nothing: a database cannot be replaced under an open connection."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
 from scrubjay.fork_safety import ForkSafe
-from scrubjay.store.operation import Context, ExecuteMany, Operation, Rows, SlowQuery, Statement
+from scrubjay.store.operation import Context, ExecuteMany, Operation, Rows, SlowQuery, Statement, WouldBlock
 from scrubjay.store.sqlite.file_identity import FileIdentity
 from scrubjay.store.sqlite.queries import QUERIES
 from scrubjay.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, VERSION
@@ -332,10 +332,6 @@ class Connections(ForkSafe):
             raise Unavailable(f"{self.describe_loss()}; or close every Memory that uses it")
 
 
-class TooManyRows(Exception):
-    """An operation has a statement that is too slow for an event loop."""
-
-
 def run_statements(
     connection: sqlite3.Connection, operation: Operation[T], context: Context, max_rows: float = math.inf
 ) -> T:
@@ -353,7 +349,7 @@ def run_statements(
                 connection.executemany(text_of(query, query), params)
                 rows = []
             else:
-                raise TooManyRows
+                raise WouldBlock
             statement = statements.send(rows)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
