@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from starlette.types import Scope
 
 from scrubjay.errors import Forbidden, Unauthenticated
-from scrubjay.settings import Settings
+from scrubjay.settings import DEFAULT_MAX_BYTES, DEFAULT_WRITES_PER_DAY, Settings
 from scrubjay.store import api_keys
 from scrubjay.store.api_keys import EVERYTHING, Access
 from scrubjay.store.operation import Actor, KeyQuota, Quota
@@ -24,7 +24,7 @@ from scrubjay_signin import SAFE_METHODS, SignIns
 
 _PROXY_HEADER = re.compile(rb"^(?:forwarded$|via$|x-real-ip$|x-forwarded)", re.MULTILINE)
 """Headers that a proxy adds to the requests that it forwards."""
-DEFAULT_QUOTA = Quota(writes_per_day=1000, max_bytes=50_000_000)
+DEFAULT_QUOTA = Quota(DEFAULT_WRITES_PER_DAY, DEFAULT_MAX_BYTES)
 """The limits of a namespace of a server with api keys, unless others are set."""
 MAX_CACHED_KEYS = 1000
 """Api keys whose access is cached; at more the cache is emptied, so that invented keys do not fill the memory."""
@@ -57,16 +57,13 @@ class Authenticator:
         self._request_limit = RequestLimit(per_minute) if per_minute else None
         self.concurrency = ConcurrencyLimit(max_concurrent)
 
-    def admit(self, scope: Scope) -> Access:
+    async def admit(self, scope: Scope) -> Access:
         """What the request may do. Counts it: `release` has to be called when it has been answered.
 
         Raises Unauthenticated, Forbidden, or an error if the client exceeds a limit.
         """
-        access: Access | None = scope.get("access")
-        if access is not None:
-            return access
         try:
-            access = self.authenticate(scope)
+            access = await self.authenticate(scope)
         except Unauthenticated:
             if self._request_limit:  # of the address only: behind a proxy all clients share it
                 self._request_limit.take(address_of(scope))
@@ -85,14 +82,14 @@ class Authenticator:
         if client is not None:
             self.concurrency.release(client)
 
-    def authenticate(self, scope: Scope) -> Access:
+    async def authenticate(self, scope: Scope) -> Access:
         """What the request may do; without an api key, everything, but only from this machine."""
         headers = headers_of(scope)
         apikey, is_basic = credentials(headers)
-        if apikey is None and (signed_in := self.sign_ins.find(scope, headers)):
+        if apikey is None and (signed_in := await self.sign_ins.find(scope, headers)):
             _reject_cross_site(headers, must_say=scope["method"] not in SAFE_METHODS)
             return signed_in.access
-        access = self._keys.find(apikey)
+        access = await self._keys.find(apikey)
         if access is None or (access is EVERYTHING and self._requires_key):
             raise Unauthenticated(f"{UNKNOWN_KEY if apikey else NO_KEY}; {NEW_KEY}")
         if access is EVERYTHING:
@@ -129,7 +126,7 @@ class Quotas:
 class KeyCache(Protocol):
     """What the authenticator needs, whichever engine has the keys."""
 
-    def find(self, apikey: str | None) -> Access | None: ...
+    async def find(self, apikey: str | None) -> Access | None: ...
 
 
 class ApiKeyCache:
@@ -151,7 +148,7 @@ class ApiKeyCache:
     def close(self) -> None:
         self._connection.close()
 
-    def find(self, apikey: str | None) -> Access | None:
+    async def find(self, apikey: str | None) -> Access | None:
         """What a request with this key may do; None if nothing."""
         if not self._is_current:
             self._check_version()

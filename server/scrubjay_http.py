@@ -118,7 +118,14 @@ class Caller:
         self.may_wait = may_wait
         """If False, `run` raises WouldBlock where it would have to wait."""
         self.resources: Resources = scope["app"].resources
-        self.access: Access = self.resources.authenticator.admit(scope)
+        self.access: Access = scope["access"]
+
+    @classmethod
+    async def admit(cls, scope: Scope, receive: Receive, *, may_wait: bool = True) -> Caller:
+        """Authenticate a request, if that was not done yet."""
+        if "access" not in scope:
+            await scope["app"].resources.authenticator.admit(scope)
+        return cls(scope, receive, may_wait=may_wait)
 
     @property
     def request(self) -> Request:
@@ -278,7 +285,7 @@ register_url_convertor("note", _NoteConvertor())
 
 
 async def admit(request: Request) -> Caller:
-    return Caller(request.scope, request.receive)
+    return await Caller.admit(request.scope, request.receive)
 
 
 Admitted = Annotated[Caller, Depends(admit)]
@@ -297,20 +304,20 @@ AfterQuery = Annotated[
 ]
 
 
-async def readable_namespace(request: Request, namespace: NamespacePath) -> str:
-    return Caller(request.scope, request.receive).readable(namespace)
+async def readable_namespace(caller: Admitted, namespace: NamespacePath) -> str:
+    return caller.readable(namespace)
 
 
-async def writable_namespace(request: Request, namespace: NamespacePath) -> str:
-    return Caller(request.scope, request.receive).writable(namespace)
+async def writable_namespace(caller: Admitted, namespace: NamespacePath) -> str:
+    return caller.writable(namespace)
 
 
-async def require_write(request: Request) -> None:
-    Caller(request.scope, request.receive).require_write()
+async def require_write(caller: Admitted) -> None:
+    caller.require_write()
 
 
-async def require_admin(request: Request) -> None:
-    Caller(request.scope, request.receive).require_admin()
+async def require_admin(caller: Admitted) -> None:
+    caller.require_admin()
 
 
 ReadableNamespace = Annotated[str, Depends(readable_namespace)]
@@ -464,12 +471,9 @@ class JsonBody(Generic[M]):
 
     @property
     def dependency(self) -> Any:
-        return Depends(self.read_request)
+        return Depends(self.read)
 
-    async def read_request(self, request: Request) -> M:
-        return await self.read(Caller(request.scope, request.receive))
-
-    async def read(self, caller: Caller) -> M:
+    async def read(self, caller: Admitted) -> M:
         first = await caller.receive()
         small: bytes = first.get("body", b"")
         if first["type"] == "http.request" and not first.get("more_body") and len(small) <= ONE_PIECE_BYTES:

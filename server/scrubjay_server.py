@@ -39,7 +39,7 @@ from scrubjay.operations import notes_stored, operation_for
 from scrubjay.recall.prompt import format_prompt
 from scrubjay.semantic.index import SemanticIndex
 from scrubjay.settings import Settings, server_settings
-from scrubjay.store import conversations, items, lists, notes, search, usage
+from scrubjay.store import conversations, find, items, lists, notes, search, usage
 from scrubjay.store.engine import ServedStore
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.sqlite import backup
@@ -181,6 +181,18 @@ async def list_items(
     page, cursor = await caller.run(items.list_items(namespace, prefix, after, limit, reverse))
     texts = ",".join(item_json(stored) for stored in page)
     return JsonResponse(f'{{"items":[{texts}],"cursor":{json.dumps(cursor)}}}')
+
+
+@v1.post(f"{_NAMESPACE}/find", name="find", response_model=models.FoundResult, responses=errors(413))
+async def find_items(
+    caller: Admitted,
+    namespace: ReadableNamespace,
+    body: Annotated[models.FindBody, JsonBody(models.FindBody, MAX_QUERY_BODY_BYTES).dependency],
+) -> Response:
+    """Items whose values meet conditions, those that changed last first."""
+    operation = find.find_items(namespace, body.prefix, body.where, body.limit, body.offset)
+    found = await caller.resources.store.run_in_thread(lambda store: store.run(operation))  # it may decode for a second
+    return JsonResponse(f'{{"items":[{",".join(item_json(stored) for stored in found)}]}}')
 
 
 @v1.patch(_ITEM, name="merge", response_model=models.VersionResult, responses=errors(409, *WRITE_ERRORS))
@@ -621,9 +633,9 @@ class FastPath(NamedTuple):
     route: APIRoute
     call: Callable[[Caller, str, str], Coroutine[Any, Any, Response]]
 
-    def start(self, caller: Caller) -> Coroutine[Any, Any, Response]:
-        names = caller.scope["path_params"]
-        return self.call(caller, names["namespace"], names["key"])
+    async def answer(self, scope: Scope, receive: Receive, *, may_wait: bool = True) -> Response:
+        caller, names = await Caller.admit(scope, receive, may_wait=may_wait), scope["path_params"]
+        return await self.call(caller, names["namespace"], names["key"])
 
 
 def _route(router: APIRouter, name: str) -> APIRoute:
@@ -690,12 +702,12 @@ class Service(FastAPI):
         if scope["method"] != "GET" or b"%" in scope["raw_path"] or b"%" in scope["query_string"]:
             return False
         fast_path = find_fast_path(scope)
-        if fast_path is None or cycle.flow.write_paused:
+        if fast_path is None or cycle.flow.write_paused or not self.resources.store.answers_now:
             return False
         scope["app"] = self
         started = time.perf_counter()
         try:
-            reading = fast_path.start(Caller(scope, cycle.receive, may_wait=False))
+            reading = fast_path.answer(scope, cycle.receive, may_wait=False)
             reading.send(None)
         except StopIteration as done:
             response: Response = done.value
@@ -717,7 +729,7 @@ class Service(FastAPI):
             response: Response = error_response(InvalidInput("the URL has bytes that are not UTF-8"))
         elif fast_path := find_fast_path(scope):
             try:
-                response = await fast_path.start(Caller(scope, receive))
+                response = await fast_path.answer(scope, receive)
             except ScrubjayError as error:
                 response = _refuse(scope, error)
             except ClientDisconnect:
@@ -821,16 +833,16 @@ async def _lifespan(app: Service) -> AsyncIterator[None]:
     stop_with_parent()
     file = open_store(settings)
     file.name = "the server's database"  # clients need not know its path
-    keys = open_key_cache(file)
     workers = max(settings.workers, 1)  # each process gets its share of a limit
-    authenticator = Authenticator(
-        keys,
-        SignIns(file),
-        settings,
-        settings.requests_per_minute / workers,
-        share_of_connections(REQUEST_SHARE),
-    )
     async with open_async(file) as store:
+        keys = open_key_cache(store)
+        authenticator = Authenticator(
+            keys,
+            SignIns(store),
+            settings,
+            settings.requests_per_minute / workers,
+            share_of_connections(REQUEST_SHARE),
+        )
         app.resources = Resources(
             settings,
             store,

@@ -16,13 +16,14 @@ import psycopg
 from psycopg import sql
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
-from psycopg.pq import Format, TransactionStatus
+from psycopg.pq import Format
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.store.postgres.schema import MIGRATIONS, VERSION, VERSION_TABLE
+from scrubjay.store.postgres.session import Session
 
 SCHEMES = ("postgresql", "postgres")
 BUSY_SECONDS = 30.0
@@ -147,31 +148,43 @@ class Connections(ForkSafe):
         self.reset()
 
     def reset(self) -> None:
-        self._idle: list[psycopg.Connection[Any]] = []
-        self._opened: dict[psycopg.Connection[Any], str] = {}
-        """Every open connection, with the history of its host."""
+        self._idle: list[Session] = []
+        self._opened: set[Session] = set()
         self._opening = threading.RLock()  # held while a connection is added, and during a fork
         self._is_forking = False
 
-    def take(self) -> psycopg.Connection[Any]:
+    def take(self) -> Session:
         """A connection for the caller alone, to be passed to `put_back`."""
+        session = self.take_idle()
+        if session is None:
+            return self.connect()
+        if session.owes_answer:
+            try:
+                session.run_blocking(session.settle())
+            except BaseException:
+                self.discard(session)
+                raise
+        return session
+
+    def take_idle(self) -> Session | None:
+        """The connection that was used last, which may owe an answer; None if all are in use."""
         try:
             return self._idle.pop()
         except IndexError:
-            return self.connect()
+            return None
 
-    def put_back(self, connection: psycopg.Connection[Any]) -> None:
+    def put_back(self, connection: Session) -> None:
         """Keep a connection for the next caller, unless it was lost or a transaction on it has not ended."""
-        if connection.closed or connection.pgconn.transaction_status != TransactionStatus.IDLE:
+        if not connection.is_idle:
             self.discard(connection)
             return
         self._idle.append(connection)
         if self.is_closed or self._is_forking:
             self.close_idle()
 
-    def discard(self, connection: psycopg.Connection[Any]) -> None:
+    def discard(self, connection: Session) -> None:
         connection.close()
-        self._opened.pop(connection, None)
+        self._opened.discard(connection)
 
     def close_idle(self) -> None:
         with contextlib.suppress(IndexError):
@@ -182,29 +195,26 @@ class Connections(ForkSafe):
         self.is_closed = True
         self.close_idle()
 
-    def connect(self) -> psycopg.Connection[Any]:
+    def connect(self) -> Session:
         """A new connection; raises psycopg.Error if no host can be used now."""
         if self.is_closed:
             raise Unavailable(f"the store {self.name} is closed; open it again")
         # Without a lock: a host that does not answer must not hold up the threads that would try the next one.
-        connection = psycopg.Connection.connect(
+        connection = Session.connect(
             self.address.conninfo, autocommit=True, context=_Context(), cursor_factory=psycopg.RawCursor
         )
         try:
             self._configure(connection)
-            history = _read_history(connection)
+            connection.use_types()
+            connection.history = _read_history(connection)
         except BaseException:
             connection.close()
             raise
         with self._opening:
-            self._opened[connection] = history
+            self._opened.add(connection)
         return connection
 
-    def history_of(self, connection: psycopg.Connection[Any]) -> str:
-        """The history of the host: another one after each failover or crash, after which ids are used again."""
-        return self._opened[connection]
-
-    def _configure(self, connection: psycopg.Connection[Any]) -> None:
+    def _configure(self, connection: Session) -> None:
         if connection.info.server_version < MIN_VERSION:
             raise Unavailable(
                 f"{self.name} is PostgreSQL {connection.info.server_version // 10_000}, and Scrubjay needs"
@@ -221,10 +231,10 @@ class Connections(ForkSafe):
 
     # ------------------------------------------------------------ attempts
 
-    def end(self, connection: psycopg.Connection[Any]) -> None:
+    def end(self, connection: Session) -> None:
         """End the transaction of a connection, if there is one, and put it back."""
         with contextlib.suppress(psycopg.Error):
-            if not connection.closed and connection.info.transaction_status:
+            if not (connection.closed or connection.is_waiting or connection.is_idle):
                 connection.execute("ROLLBACK")
         self.put_back(connection)
 
@@ -286,10 +296,10 @@ class Connections(ForkSafe):
         finally:
             self.put_back(connection)
 
-    def prepare(self, connection: psycopg.Connection[Any]) -> None:
+    def prepare(self, connection: Session) -> None:
         """Read what is needed of a database that was opened."""
 
-    def _migrate(self, connection: psycopg.Connection[Any]) -> None:
+    def _migrate(self, connection: Session) -> None:
         lock_schema(connection)  # several servers start at the same time
         schema = sql.Identifier(self.address.schema).as_string(connection)
         (exists,) = connection.execute("SELECT to_regnamespace($1) IS NOT NULL", (schema,)).fetchone() or (False,)
@@ -304,7 +314,7 @@ class Connections(ForkSafe):
                 connection.execute(statement.encode())
         connection.execute(f"UPDATE {VERSION_TABLE} SET version = $1".encode(), (VERSION,))  # noqa: S608
 
-    def _version(self, connection: psycopg.Connection[Any]) -> int:
+    def _version(self, connection: Session) -> int:
         """The version of the schema; 0 for a new one, and an error for one that this program must not change."""
         (found,) = connection.execute("SELECT to_regclass($1) IS NOT NULL", (VERSION_TABLE,)).fetchone() or (False,)
         if not found:
@@ -318,7 +328,7 @@ class Connections(ForkSafe):
             )
         return int(version)
 
-    def _refuse_other_tables(self, connection: psycopg.Connection[Any]) -> None:
+    def _refuse_other_tables(self, connection: Session) -> None:
         tables = connection.execute("SELECT 1 FROM pg_tables WHERE schemaname = $1 LIMIT 1", (self.address.schema,))
         if tables.fetchone():
             raise Unavailable(
@@ -364,12 +374,15 @@ def is_temporary(error: BaseException) -> bool:
     return code in _RETRIED or code.startswith("08")
 
 
-def _read_history(connection: psycopg.Connection[Any]) -> str:
-    """The timeline, which a failover changes, and the time of the statistics, which PostgreSQL loses in a crash."""
+def _read_history(connection: Session) -> str:
+    """What changes with each failover or crash, after which ids of transactions are used again.
+
+    The timeline, which a failover changes, and the time of the statistics, which PostgreSQL loses in a crash.
+    """
     query = """SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
         (SELECT stats_reset::text FROM pg_stat_archiver)"""
     return str(connection.execute(query).fetchone())
 
 
-def lock_schema(connection: psycopg.Connection[Any]) -> None:
+def lock_schema(connection: Session) -> None:
     connection.execute(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})".encode())
