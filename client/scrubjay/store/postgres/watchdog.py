@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
-import psycopg
 from psycopg.pq import TransactionStatus
+
+from scrubjay.store.postgres.session import Session
 
 CHECK_SECONDS = 3.0
 """Seconds between two looks at the connections. One that waits for an answer at both may be busy, or stuck; looking for
@@ -22,7 +22,7 @@ another primary costs one connection."""
 class Watchdog:
     """A thread for the open connections of a process, and a function that looks for another primary."""
 
-    def __init__(self, opened: Callable[[], list[psycopg.Connection[Any]]], find_primary: Callable[[], object]) -> None:
+    def __init__(self, opened: Callable[[], list[Session]], find_primary: Callable[[], object]) -> None:
         self._opened = opened
         self._find_primary = find_primary
         self._closed = threading.Event()
@@ -38,7 +38,7 @@ class Watchdog:
         self._closed.set()
 
     def _run(self) -> None:
-        waited = set[psycopg.Connection[Any]]()
+        waited = set[Session]()
         while not self._closed.wait(CHECK_SECONDS):
             waiting = {connection for connection in self._opened() if _is_waiting(connection)}
             if waiting & waited:
@@ -46,5 +46,8 @@ class Watchdog:
             waited = waiting
 
 
-def _is_waiting(connection: psycopg.Connection[Any]) -> bool:
+def _is_waiting(connection: Session) -> bool:
+    """Whether a thread or a coroutine waits for an answer on a connection; an idle one may owe an answer."""
+    if connection.is_waiting or connection.owes_answer:
+        return connection.is_waiting
     return connection.pgconn.transaction_status == TransactionStatus.ACTIVE
