@@ -218,8 +218,13 @@ class AsyncPostgresStore:
 
     async def _commit(self, batch: list[Pending]) -> None:
         """Commit a batch on the loop; what cannot be done there is left to threads."""
-        started = self._loop.time()
-        left = await self._attempt([job for job, _ in batch])
+        started, jobs = self._loop.time(), [job for job, _ in batch]
+        try:
+            left = await self._attempt(jobs)
+        except Exception as error:  # noqa: BLE001 - no request may wait forever
+            left = []
+            for job in jobs:
+                job.error = error
         self._transactions -= 1
         rest = [each for each in batch if each[0] in left]
         self._finish([each for each in batch if each[0] not in left])
