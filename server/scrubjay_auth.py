@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from starlette.types import Scope
 
 from scrubjay.errors import Forbidden, Unauthenticated
-from scrubjay.settings import Settings
+from scrubjay.settings import DEFAULT_MAX_BYTES, DEFAULT_WRITES_PER_DAY, Settings
 from scrubjay.store import api_keys
 from scrubjay.store.api_keys import EVERYTHING, Access
 from scrubjay.store.operation import Actor, KeyQuota, Quota
@@ -23,7 +23,7 @@ from scrubjay_signin import SAFE_METHODS, SignIns
 
 PROXY_HEADERS = (b"forwarded", b"via", b"x-real-ip")
 """Headers that a proxy adds to the requests that it forwards, beside X-Forwarded-…"""
-DEFAULT_QUOTA = Quota(writes_per_day=1000, max_bytes=50_000_000)
+DEFAULT_QUOTA = Quota(DEFAULT_WRITES_PER_DAY, DEFAULT_MAX_BYTES)
 """The limits of a namespace of a server with api keys, unless others are set."""
 MAX_CACHED_KEYS = 1000
 """Api keys whose access is cached; at more the cache is emptied, so that invented keys do not fill the memory."""

@@ -86,6 +86,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._awaited: object = None  # identifies what the client has to do next
         self._due = 0.0  # when the client is disconnected unless it makes progress
         self._progress = 0  # at the last check
+        self._check_at = 0.0  # when the next check should run
         self.idle_since = self.loop.time()  # or when it was opened
 
     # ------------------------------------------------------------ bytes
@@ -166,10 +167,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._next_check = self.loop.call_later(CHECK_SECONDS, self._check_progress)
         awaited, progress = self._awaited_from_client()
         now = self.loop.time()
+        late, self._check_at = now - self._check_at, now + CHECK_SECONDS
         if awaited is None or awaited is not self._awaited:
             self._awaited, self._due = awaited, now + STALL_SECONDS
         else:
-            earned = max(progress - self._progress, 0) / MIN_BYTES_PER_SECOND
+            # A check is late when the server was busy, and may not have read yet what the client has sent.
+            earned = max(progress - self._progress, 0) / MIN_BYTES_PER_SECOND + max(late, 0)
             self._due = min(self._due + earned, now + STALL_SECONDS)
             if now > self._due:
                 self._disconnect_stalled()

@@ -30,6 +30,7 @@ from scrubjay.calls import transaction_call
 from scrubjay.commands import Command
 from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.exact_json import check_read, check_total, encode
+from scrubjay.filters import check_filter
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD
 from scrubjay.validation import (
     DAY_SECONDS,
@@ -318,13 +319,37 @@ class RecallBody(StrictBody):
         return self._recall_query
 
 
+PrefixText = Annotated[
+    str,
+    PlainValidator(lambda text: "" if text == "" else check_key(text, "prefix")),
+    WithJsonSchema({"type": "string", "maxLength": MAX_KEY_BYTES}),
+]
+
+
+class FindBody(StrictBody):
+    prefix: PrefixText = ""
+    where: Annotated[
+        str,
+        PlainValidator(lambda value: encode(check_filter(value), "where")),
+        WithJsonSchema({"type": "object", "additionalProperties": True}),
+    ] = Field(
+        "{}", description="fields and the values or operators that they have to meet", json_schema_extra={"default": {}}
+    )
+    limit: Annotated[
+        int,
+        PlainValidator(lambda value: check_count("limit", value, most=MAX_RECALL)),
+        WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_RECALL}),
+    ] = 10
+    offset: Annotated[
+        int,
+        PlainValidator(lambda value: check_count("offset", value)),
+        WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_COUNT}),
+    ] = 0
+
+
 class SearchBody(StrictBody):
     query: Annotated[str, PlainValidator(check_query), WithJsonSchema({"type": "string"})]
-    prefix: Annotated[
-        str,
-        PlainValidator(lambda text: "" if text == "" else check_key(text, "prefix")),
-        WithJsonSchema({"type": "string", "maxLength": MAX_KEY_BYTES}),
-    ] = ""
+    prefix: PrefixText = ""
     limit: Annotated[Recalled, BeforeValidator(lambda value: check_count("limit", value, least=1, most=MAX_RECALL))] = (
         10
     )
@@ -428,6 +453,10 @@ class KeysResult(BaseModel):
 class ItemsResult(BaseModel):
     items: list[ItemResult]
     cursor: str | None = Field(description="send it as `after` to get the next page; null on the last")
+
+
+class FoundResult(BaseModel):
+    items: list[ItemResult]
 
 
 class DeletedResult(BaseModel):
@@ -585,6 +614,7 @@ class ApiKeysResult(BaseModel):
 class IssuedApiKeyResult(ApiKeyResult):
     key: str = Field(description="the key itself, shown only now")
     admin_key: str | None = Field(description="an admin key that comes with it while no other key is in force")
+    first: bool = Field(description="no other key was in force: from now on every request needs one")
 
 
 class RotatedApiKeyResult(BaseModel):
@@ -636,7 +666,9 @@ class EntryResult(BaseModel):
     version: int
     updated_at: str
     expires_at: str | None
-    preview: str = Field(description="the start of its JSON text; empty for a list that grows in place")
+    preview: str = Field(
+        description="the start of its JSON text; empty for a list that grows in place and for a value over 64 KiB"
+    )
 
 
 class EntriesResult(BaseModel):

@@ -41,7 +41,7 @@ from scrubjay.operations import notes_stored, operation_for
 from scrubjay.recall.prompt import format_prompt
 from scrubjay.semantic.index import SemanticIndex
 from scrubjay.settings import Settings, server_settings
-from scrubjay.store import conversations, items, lists, notes, search, usage
+from scrubjay.store import conversations, find, items, lists, notes, search, usage
 from scrubjay.store.engine import ServedStore
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.sqlite import backup
@@ -183,6 +183,18 @@ async def list_items(
     page, cursor = await caller.run(items.list_items(namespace, prefix, after, limit, reverse))
     texts = ",".join(item_json(stored.key, stored) for stored in page)
     return JsonResponse(f'{{"items":[{texts}],"cursor":{json.dumps(cursor)}}}')
+
+
+@v1.post(f"{_NAMESPACE}/find", name="find", response_model=models.FoundResult, responses=errors(413))
+async def find_items(
+    caller: Admitted,
+    namespace: ReadableNamespace,
+    body: Annotated[models.FindBody, JsonBody(models.FindBody, MAX_QUERY_BODY_BYTES).dependency],
+) -> Response:
+    """Items whose values meet conditions, those that changed last first."""
+    operation = find.find_items(namespace, body.prefix, body.where, body.limit, body.offset)
+    found = await caller.resources.store.run_in_thread(lambda store: store.run(operation))  # it may decode for a second
+    return JsonResponse(f'{{"items":[{",".join(item_json(stored.key, stored) for stored in found)}]}}')
 
 
 @v1.patch(_ITEM, name="merge", response_model=models.VersionResult, responses=errors(409, *WRITE_ERRORS))

@@ -105,6 +105,11 @@ class AsyncMemory:
         """`async for item in memory.scan()`: see Memory.scan."""
         return _each_of(self._memory._pages(commands.SCAN, prefix, after, limit, reverse))  # noqa: SLF001
 
+    async def find(
+        self, prefix: str = "", *, where: Mapping[str, Any] | None = None, limit: int = 10, offset: int = 0
+    ) -> list[Item]:
+        return await on_thread(self._memory.find, prefix, where=where, limit=limit, offset=offset)
+
     async def values(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
     ) -> AsyncIterator[Any]:
@@ -350,7 +355,7 @@ async def _each_change(open_watch: Callable[[], Watch]) -> AsyncIterator[Change]
     watch = await on_thread(open_watch)
     for change in watch.first:
         yield change
-    while not watch.is_over():
+    while not watch.is_over:
         await asyncio.sleep(POLL_SECONDS)
         for change in await on_thread(watch.look, 0):
             yield change

