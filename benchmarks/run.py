@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 import adapter_times
 import botwire
 import diskcache
+import growth
 import lmdb
 import psycopg
 import redis
@@ -467,6 +468,15 @@ def bench_autogen(_folder: Path) -> None:
 def bench_frameworks(folder: Path) -> None:
     """The adapters beside the frameworks' own SQLite classes."""
     adapter_times.bench(folder, microseconds, show)
+
+
+def bench_growth(folder: Path) -> None:
+    """Calls at a thousand to a million keys and notes, and among 100,000 namespaces; takes some minutes."""
+    database = Postgres(folder.absolute(), shared_buffers="512MB", max_wal_size="4GB")
+    try:
+        growth.bench(folder, database)
+    finally:
+        database.close()
 
 
 BENCHES = {name.removeprefix("bench_"): run for name, run in list(globals().items()) if name.startswith("bench_")}

@@ -134,10 +134,10 @@ class Watchers:
         """The namespaces that have changed since; all watched ones if the log was replaced by an older one."""
         if self._last() < seen:
             return watched
-        return self._store.read_sync(changes.changed_since(seen))
+        return self._store.run_now(changes.changed_since(seen))
 
     def _last(self) -> int:
-        return self._store.read_sync(changes.last_change())
+        return self._store.run_now(changes.last_change())
 
 
 class AnyWatchers(Protocol):

@@ -77,6 +77,12 @@ def generator():
     return module
 
 
+@cache
+def command_names() -> list[str]:
+    """All commands, such as `scrubjay key issue`."""
+    return [name for name, _ in generator().commands(generator().parser(), "scrubjay")]
+
+
 # ------------------------------------------------------------ examples
 
 
@@ -177,7 +183,7 @@ def test_every_setting_and_every_command_has_its_line():
     settings, commands = ((ROOT / "docs" / name).read_text() for name in ("settings.md", "command.md"))
     for setting in SETTINGS.values():
         assert f"| `{setting.variable}` |" in settings
-    for name, _ in generator().commands(generator().parser(), "scrubjay"):
+    for name in command_names():
         assert f"\n## {name}\n" in commands
 
 
@@ -229,8 +235,19 @@ def test_settings_and_commands_that_a_page_names_exist(path):
     assert set(re.findall(r"SCRUBJAY_[A-Z_]+[A-Z]", text)) <= {each.variable for each in SETTINGS.values()} | {
         "SCRUBJAY_STRESS"
     }
-    known = {name.split()[1] for name, _ in generator().commands(generator().parser(), "scrubjay")}
+    known = {name.split()[1] for name in command_names()}
     assert set(re.findall(r"(?:^|`)scrubjay ([a-z]+)", text, re.MULTILINE)) <= known
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_the_flags_of_commands_that_a_page_names_exist(path):
+    known = {name: flags_of(parser) for name, parser in generator().commands(generator().parser(), "scrubjay")}
+    for line in re.findall(r"^scrubjay .*$|`scrubjay [^`]*`|\$\(scrubjay [^)]*\)", path.read_text(), re.MULTILINE):
+        words = re.split(r"[#|;>]", " ".join(line.strip("`$()").split()))[0].split()
+        name = next((name for size in (3, 2) if (name := " ".join(words[:size])) in known), None)
+        if name:
+            given = {word.partition("=")[0] for word in words if word.startswith("--")}
+            assert given <= known[name], line
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
@@ -256,6 +273,10 @@ def test_every_page_can_be_reached_from_the_readme():
             seen.add(page)
             left += [(page.parent / target).resolve() for target in re.findall(r"\]\(([^)#:]+)", page.read_text())]
     assert [name_of(page) for page in PAGES if page not in seen] == []
+
+
+def flags_of(parser) -> set[str]:
+    return {flag for action in parser._actions for flag in action.option_strings}
 
 
 def anchors(path: Path) -> set[str]:

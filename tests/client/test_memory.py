@@ -439,7 +439,11 @@ def test_more_than_one_call_may_carry_is_refused(memory):
 def test_namespaces_do_not_see_each_other(open_memory):
     one, other = open_memory(), open_memory()
     one.set("k", 1)
-    assert other.get("k") is None
+    one.append("history", {"role": "user", "content": "a walnut"})
+    assert other.get("k") is other.item("k") is None
+    assert other.keys() == list(other.items()) == other.tail("history", 5) == other.pop("history") == []
+    assert other.search("walnut") == other.conversations() == []
+    assert (other.length("history"), other.delete("k"), other.touch("k", 1)) == (0, False, False)
     other.clear()
     assert one.get("k") == 1
     assert {one.namespace, other.namespace} >= {one.namespace} & set(one.namespaces())

@@ -133,6 +133,50 @@ def test_an_export_moves_a_namespace_between_the_engines(memories, url, tmp_path
     assert over_http.splitlines()[1:] == exported.splitlines()[1:]
 
 
+def test_all_namespaces_move_between_the_engines_and_come_back_the_same(tmp_path):
+    url, file, exported = postgres().fresh_url(), tmp_path / "file.db", tmp_path / "all.jsonl"
+    for name in ("a", "b ü", "c"):
+        with Memory(name, path=str(file)) as memory:
+            memory.update({"k": [name], "\0": 2**70, "z\1": None})
+            memory.set("expires", 1, ttl=1000)
+            memory.append("l", "x", "y")
+            memory.remember(f"Sarah likes {name}", tags=["t"], metadata={"from": name})
+    with Memory("c", path=str(file)) as memory:
+        memory.set_quota(writes_per_day=7)
+    assert run_command("export", "--all", "--path", file, "-o", exported).returncode == 0
+    done = run_command("import", "--json", "--url", url, "-i", exported)
+    assert [each["namespace"] for each in json.loads(done.stdout)["imported"]] == ["a", "b ü", "c"]
+    assert run_command("doctor", "--url", url).returncode == 0
+    there = run_command("export", "--all", "--url", url).stdout
+    assert without_headers(there) == without_headers(exported.read_bytes())
+    assert run_command("import", "--path", tmp_path / "back.db", stdin=there).returncode == 0
+    back = run_command("export", "--all", "--path", tmp_path / "back.db").stdout
+    assert without_headers(back) == without_headers(exported.read_bytes())
+    with Memory("c", url=url) as memory:
+        assert memory.usage().writes_per_day == 7
+        assert [note.content for note in memory.recall("Sarah")] == ["Sarah likes c"]
+
+
+def without_headers(exported: bytes) -> list[dict]:
+    """The lines of exports, without the time at which they were made."""
+    lines = [json.loads(line) for line in exported.splitlines()]
+    return [{name: value for name, value in line.items() if name != "exported_at"} for line in lines]
+
+
+def test_a_file_with_several_exports_is_refused_before_anything_is_imported(tmp_path):
+    for namespace in ("p", "q"):
+        with Memory(namespace, path=str(tmp_path / "file.db")) as memory:
+            memory["k"] = 1
+    exported = run_command("export", "--all", "--path", tmp_path / "file.db").stdout
+    target = ("--path", tmp_path / "other.db")
+    assert b"has 2 namespaces" in run_command("import", "name", *target, stdin=exported).stderr
+    cut = run_command("import", *target, stdin=exported.rstrip(b"\n").rpartition(b"\n")[0] + b"\n")
+    assert (cut.returncode, b"incomplete" in cut.stderr) == (1, True)
+    assert run_command("import", *target, stdin=exported).returncode == 0
+    for words in (("export",), ("export", "p", "--all")):
+        assert b"pass --all" in run_command(*words, *target).stderr
+
+
 def test_what_a_file_can_do_and_a_database_cannot_is_refused_with_a_sentence(servers, url, tmp_path):
     for command in (["backup", tmp_path / "x"], ["restore", tmp_path / "x"], ["compact"], ["encrypt"], ["decrypt"]):
         done = run_command(*command, "--url", url)

@@ -13,6 +13,8 @@ from scrubjay import PersistentAgent, PersistentGroupChat
 from scrubjay.adapters.autogen._persistent import add_signature
 
 _made = itertools.count()
+ORIGINALS = {}
+"""The classes of AutoGen, by those in their place."""
 logging.getLogger("scrubjay").setLevel(logging.CRITICAL)
 
 
@@ -20,21 +22,21 @@ class Kin(type(autogen.ConversableAgent)):
     """The class of the exchanged classes: objects that AutoGen makes itself, of its own classes, are of them, too."""
 
     def __instancecheck__(cls, thing):
-        return isinstance(thing, vars(cls)["base"]) if "base" in vars(cls) else super().__instancecheck__(thing)
+        original = ORIGINALS.get(cls)
+        return super().__instancecheck__(thing) if original is None else isinstance(thing, original)
 
 
 def _swap(original, *bases):
     """A persistent class in place of one of AutoGen, under its name."""
 
     class Swapped(*bases, metaclass=Kin):
-        base = original
-
         @add_signature(original)
         def __init__(self, *args, **kwargs):
             next(_made)
             super().__init__(*args, **kwargs)
 
     Swapped.__name__ = Swapped.__qualname__ = original.__name__
+    ORIGINALS[Swapped] = original
     return Swapped
 
 

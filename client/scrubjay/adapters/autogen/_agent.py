@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from autogen import ConversableAgent, GroupChatManager
+from autogen import ConversableAgent
 
 from scrubjay.adapters._messages import Message, for_model, new_messages, snapshot, text_of, uses_tools
 from scrubjay.adapters._records import Elsewhere, Replay, Row, SavedMessages, new_id
@@ -26,6 +26,7 @@ from scrubjay.adapters.autogen._persistent import (
     PersistentMixin,
     SessionPart,
     add_signature,
+    is_manager,
     is_persistent,
     owns_record,
 )
@@ -395,7 +396,7 @@ class AgentPart(SessionPart):
 
     def _has_written(self, sender: str, peer: Any) -> bool:
         """Whether the sender has put the message into the same conversation_history: agents may share a memory."""
-        author = peer.groupchat.agent_by_name(sender) if isinstance(peer, GroupChatManager) else peer
+        author = peer.groupchat.agent_by_name(sender) if is_manager(peer) else peer
         return self._is_in_session(author)
 
     def _is_in_session(self, other: Any) -> bool:
@@ -823,7 +824,7 @@ def peer_name(peer: Any) -> str:
     members.
     """
     name = str(peer.name)
-    return f"{name}:{join_names(member_names(peer.groupchat))}" if isinstance(peer, GroupChatManager) else name
+    return f"{name}:{join_names(member_names(peer.groupchat))}" if is_manager(peer) else name
 
 
 def member_names(group: Any) -> list[str]:

@@ -21,7 +21,7 @@ import aiosqlite
 
 from scrubjay.errors import Unavailable
 from scrubjay.store.jobs import Job
-from scrubjay.store.operation import READ, WRITE, WRITES, Context, Operation, Rows, SlowQuery, Statement
+from scrubjay.store.operation import READ, WRITE, WRITES, Context, Operation, Rows, SlowQuery, Statement, WouldBlock
 from scrubjay.store.sqlite.connection import BUSY_SECONDS, is_busy, roll_back
 from scrubjay.store.sqlite.queries import QUERIES
 from scrubjay.store.sqlite.store import SqliteStore
@@ -80,19 +80,25 @@ class AsyncStore:
 
     async def run(self, operation: Operation[T]) -> T:
         mode = operation.mode
-        if mode is not READ and mode in WRITES:
+        if mode is READ:
+            try:
+                return self.run_now(operation)
+            except WouldBlock:
+                pass  # it starts anew, with its slow statements in a thread
+        elif mode in WRITES:
             return await self._write(operation)
         self.store.check_recently()
         try:
-            if mode is READ:
-                return await self._read(operation)
-            return await self._snapshot(operation)
+            return await (self._read(operation) if mode is READ else self._snapshot(operation))
         except sqlite3.Error as error:
             raise self.store.explained(error) from error
 
-    def read_sync(self, operation: Operation[T]) -> T:
-        """Run a read of a few rows in this call."""
-        return self.store.run(operation)
+    answers_now = True
+    """Whether reads of a few rows need no waiting."""
+
+    def run_now(self, operation: Operation[T]) -> T:
+        """Run a read in this call; raises WouldBlock if it has a slow statement."""
+        return self.store.run(operation, MAX_ROWS)
 
     def check_file_identity(self) -> None:
         self.store.check_file_identity()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
-from scrubjay.store.operation import Context, ExecuteMany, Operation, Rows, SlowQuery, Statement
+from scrubjay.store.operation import Context, ExecuteMany, Operation, Rows, SlowQuery, Statement, WouldBlock
 from scrubjay.store.pool import ConnectionPool
 from scrubjay.store.sqlite.file_identity import FileIdentity
 from scrubjay.store.sqlite.queries import QUERIES
@@ -280,10 +280,6 @@ class Connections(ConnectionPool[sqlite3.Connection]):
             raise Unavailable(f"{self.describe_loss()}; or close every Memory that uses it")
 
 
-class TooManyRows(Exception):
-    """An operation has a statement that is too slow for an event loop."""
-
-
 def run_statements(
     connection: sqlite3.Connection, operation: Operation[T], context: Context, max_rows: float = math.inf
 ) -> T:
@@ -301,7 +297,7 @@ def run_statements(
                 connection.executemany(text_of(query, query), params)
                 rows = []
             else:
-                raise TooManyRows
+                raise WouldBlock
             statement = statements.send(rows)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
