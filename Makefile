@@ -6,6 +6,11 @@ READY := $(VENV)/.ready
 SERVER := $(VENV)/.server
 BENCH := $(VENV)/.bench
 ARGS ?=
+# The tests start many processes, each of which would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+# The address of the repository, for the links of the package and of the site; without one they have none.
+REPOSITORY ?=
+export REPOSITORY
 
 .DEFAULT_GOAL := check
 .PHONY: setup serve test test-autogen test-frameworks stress lint types audit check bench bench-recall docs site package image-check screenshots format clean
@@ -37,7 +42,9 @@ serve: $(SERVER)  ## start the service; make serve ARGS="--port 9000"
 test: $(READY)  ## all tests; make test ARGS="-k quota -x" runs some, without the AutoGen versions
 	@$(BIN)/python tests/browser/chromium.py
 	@status=0; \
-	$(BIN)/python -m pytest -n auto $(ARGS) || status=1; \
+	if [ -z "$(strip $(ARGS))" ]; then \
+	for name in versions frameworks; do nice $(PYTHON) tests/adapters/$$name.py --install; done & fi; \
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS) || status=1; wait; \
 	if [ -z "$(strip $(ARGS))" ]; then \
 	$(PYTHON) tests/adapters/versions.py || status=1; $(PYTHON) tests/adapters/frameworks.py || status=1; fi; \
 	exit $$status

@@ -113,7 +113,7 @@ class Past:
 
 def write_sample(path: Path) -> None:
     """A support bot with chats, values and notes, and some other namespaces, written during the last day."""
-    clock = Past(hours=23)
+    clock = Past(hours=19.2)
     store = SqliteStore(path, clock=clock, quota=Quota(1000, 100_000), durability="fast")
 
     def run(actor: str, operation: Operation[Any], minutes: float = 0.0) -> None:

@@ -1,4 +1,7 @@
-"""Hooks of MkDocs: pages of the root folder join the site, and links to other files lead to the repository."""
+"""Hooks of MkDocs: pages of the root folder join the site, and links to other files lead to the repository.
+
+If the address of the repository is not known, such a link is its words alone.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,14 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_rest: Any) -> 
     here = "." if page.file.src_uri in ROOT_PAGES else f"docs/{dirname(page.file.src_uri)}"
 
     def rewrite(found: re.Match[str]) -> str:
-        target, anchor = normpath(f"{here}/{found[1]}"), found[2] or ""
+        words, link, anchor = found[1], found[2], found[3] or ""
+        target = normpath(f"{here}/{link}")
         if target.startswith("docs/") and here != ".":
             return found[0]
         if target.startswith("docs/"):
-            return f"]({target.removeprefix('docs/')}{anchor})"
+            return f"[{words}]({target.removeprefix('docs/')}{anchor})"
         if target in ROOT_PAGES:
-            return f"]({'../' * page.file.src_uri.count('/')}{target}{anchor})"
-        return f"]({config.repo_url}/blob/main/{target}{anchor})"
+            return f"[{words}]({'../' * page.file.src_uri.count('/')}{target}{anchor})"
+        return f"[{words}]({config.repo_url}/blob/main/{target}{anchor})" if config.repo_url else words
 
-    return re.sub(r"\]\(((?!https?:|#)[^)#\s]+)(#[^)]*)?\)", rewrite, markdown)
+    return re.sub(r"\[([^\]]*)\]\(((?!https?:|#)[^)#\s]+)(#[^)]*)?\)", rewrite, markdown)

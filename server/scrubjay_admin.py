@@ -65,10 +65,10 @@ async def issue_apikey(
     caller: Admitted,
     body: Annotated[models.IssueApiKeyBody, JsonBody(models.IssueApiKeyBody, MAX_QUERY_BODY_BYTES).dependency],
 ) -> Response:
-    """Issue an api key; from the first on, every request needs one, so an admin key comes with the first."""
+    """Issue an api key; from the first on, every request needs one and namespaces have the default quotas."""
     issue = api_keys.issue(body.name, tuple(body.namespaces), body.read_only, body.admin, body.limits.given)
     issued = await caller.run(issue)
-    return JsonResponse({**issued.apikey.to_json(), "key": issued.secret, "admin_key": issued.admin_secret})
+    return JsonResponse(issued.to_json())
 
 
 @routes.get("/v1/apikeys", name="api_keys", response_model=models.ApiKeysResult)

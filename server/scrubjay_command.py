@@ -209,7 +209,6 @@ def banner(listener: socket.socket, start: Start, settings: Settings, location: 
     """What `scrubjay serve` prints when it has started."""
     url, also = _url_of(listener)
     quotas = Quotas(settings)
-    quota = quotas.without_key if start.is_open else quotas.with_key
     requests = settings.requests_per_minute
     requests_text = f"{pluralize(requests, 'request')} a minute for each client" if requests else "unlimited reads"
     pages = (
@@ -220,7 +219,7 @@ def banner(listener: socket.socket, start: Start, settings: Settings, location: 
     return f"""Scrubjay {__version__} is serving at {url}{also}
   {start.access}
   data     {location}
-  quotas   {_describe_quota(quota)}; {requests_text}
+  quotas   {_describe_quotas(quotas, is_open=start.is_open)}; {requests_text}
   try      {_try_line(url, start)}
   look     {pages}
   stop     Ctrl-C"""
@@ -238,9 +237,16 @@ def _url_of(listener: socket.socket) -> tuple[str, str]:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}", also
 
 
+def _describe_quotas(quotas: Quotas, *, is_open: bool) -> str:
+    """The limits of a namespace that are in force, and those that the first api key puts in force."""
+    if not is_open or quotas.without_key == quotas.with_key:
+        return _describe_quota(quotas.with_key)
+    return f"{_describe_quota(quotas.without_key)}; from the first api key on, {_describe_quota(quotas.with_key)}"
+
+
 def _describe_quota(quota: Quota) -> str:
     if not any(quota):
-        return "none: unlimited writes and storage (--writes-per-day and --max-bytes set limits for each namespace)"
+        return "none (--writes-per-day and --max-bytes set some)"
     writes = f"{pluralize(quota.writes_per_day, 'write')} a day" if quota.writes_per_day else "unlimited writes"
     size = pluralize(quota.max_bytes, "byte") if quota.max_bytes else "unlimited storage"
     return f"{writes} and {size} for each namespace"

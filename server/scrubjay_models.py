@@ -614,6 +614,7 @@ class ApiKeysResult(BaseModel):
 class IssuedApiKeyResult(ApiKeyResult):
     key: str = Field(description="the key itself, shown only now")
     admin_key: str | None = Field(description="an admin key that comes with it while no other key is in force")
+    first: bool = Field(description="no other key was in force: from now on every request needs one")
 
 
 class RotatedApiKeyResult(BaseModel):
@@ -665,7 +666,9 @@ class EntryResult(BaseModel):
     version: int
     updated_at: str
     expires_at: str | None
-    preview: str = Field(description="the start of its JSON text; empty for a list that grows in place")
+    preview: str = Field(
+        description="the start of its JSON text; empty for a list that grows in place and for a value over 64 KiB"
+    )
 
 
 class EntriesResult(BaseModel):

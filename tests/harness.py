@@ -8,7 +8,6 @@ import contextlib
 import functools
 import io
 import itertools
-import json
 import os
 import re
 import signal
@@ -17,13 +16,15 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 from urllib.parse import unquote
 
+from forking import ForkedServer
 from scrubjay.cli import main
 from scrubjay.store.operation import NO_QUOTA, Context, Operation
 from scrubjay.store.sqlite import SqliteStore
@@ -52,6 +53,14 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def eventually(holds: Callable[[], object], seconds: float = 120) -> None:
+    """Wait until it holds: at once on an idle machine, and for as long as a busy one may need."""
+    give_up_at = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < give_up_at, f"it did not happen within {seconds} seconds"
+        time.sleep(0.01)
+
+
 def clean_environment(**variables: str) -> dict[str, str]:
     """The environment without any SCRUBJAY_* setting of the developer's own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SCRUBJAY_")}
@@ -75,6 +84,12 @@ def run_command(*words: object, stdin: bytes = b"", **variables: str) -> subproc
         stream.flush()
         printed.append(stream.buffer.getvalue())
     return subprocess.CompletedProcess(list(words), code, *printed)
+
+
+def run_text(*words: object, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """The same, with text for input and output."""
+    done = run_command(*words, stdin=stdin.encode(), **variables)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 class AsgiTransport:
@@ -134,24 +149,21 @@ class Clock:
         return self.now
 
 
-# What takes twenty seconds by default can be seen in one.
-WITH_LIMITS = """
-import json, sys, scrubjay_limits, scrubjay_server
-vars(scrubjay_limits).update(json.loads(sys.argv[1]))
-raise SystemExit(scrubjay_server.main(sys.argv[2:]))
-"""
-
-
 class Server:
-    """`scrubjay serve` as a process of its own."""
+    """`scrubjay serve` as a process of its own: forked, or started by its command if it has workers.
+
+    `limits` replaces constants of scrubjay_limits: what takes twenty seconds by default can be seen in one.
+    """
 
     def __init__(self, path: Path, *flags: str, port: int = 0, limits: Mapping[str, float] | None = None) -> None:
         self.path = path
-        program = ("-c", WITH_LIMITS, json.dumps(limits)) if limits else ("-m", "scrubjay", "serve")
-        command = [sys.executable, *program, "--port", str(port), "--path", str(path), *flags]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
-        )
+        arguments = ["--port", str(port), "--path", str(path), *flags]
+        if "--workers" in flags:
+            command = [sys.executable, "-m", "scrubjay", "serve", *arguments]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            self.process = subprocess.Popen(command, **pipes, env=clean_environment())
+        else:
+            self.process = ForkedServer(arguments, clean_environment(), limits or {})
         self.banner = ""
         for line in self.process.stdout:
             self.banner += line
@@ -174,8 +186,8 @@ class Server:
 
 def issue_key(path: Path, name: str, *flags: str) -> str:
     """An api key, made by the command as an administrator would."""
-    command = [sys.executable, "-m", "scrubjay", "key", "issue", "--name", name, "--path", str(path), *flags]
-    issued = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=clean_environment())
+    issued = run_text("key", "issue", "--name", name, "--path", path, *flags)
+    issued.check_returncode()
     return issued.stdout.split()[0]
 
 

@@ -120,3 +120,4 @@ def test_the_public_names_are_sorted_and_exist():
         assert getattr(scrubjay, name) is not None
     with pytest.raises(AttributeError):
         scrubjay.nonsense  # noqa: B018
+    assert {*scrubjay.__all__, "PersistentAgent", "PersistentGroupChat", "persist"} <= set(dir(scrubjay))

@@ -17,7 +17,25 @@ import pytest
 from adapters.models import serving_model
 from harness import clean_environment, run_command, serving
 from scrubjay import Memory
-from scrubjay.settings import SETTINGS
+from scrubjay.commands import VERBS
+from scrubjay.exact_json import MAX_READ_BYTES, MAX_WRITE_BYTES
+from scrubjay.outbox.sender import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
+from scrubjay.settings import DEFAULT_MAX_BYTES, DEFAULT_WRITES_PER_DAY, SETTINGS
+from scrubjay.store.api_keys import LIMITS
+from scrubjay.store.changes import REFUSAL_SHARE
+from scrubjay.store.expiry import KEY_DAYS
+from scrubjay.store.sign_ins import SIGN_IN_SECONDS
+from scrubjay_command import SHUTDOWN_SECONDS
+from scrubjay_limits import (
+    BODY_SHARE,
+    MAX_BUFFERED_BYTES,
+    MAX_CONNECTIONS,
+    MAX_HEAD_BYTES,
+    MIN_BYTES_PER_SECOND,
+    REQUEST_SHARE,
+    STALL_SECONDS,
+)
+from scrubjay_watch import MAX_REFUSALS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -57,6 +75,12 @@ def generator():
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@cache
+def command_names() -> list[str]:
+    """All commands, such as `scrubjay key issue`."""
+    return [name for name, _ in generator().commands(generator().parser(), "scrubjay")]
 
 
 # ------------------------------------------------------------ examples
@@ -159,8 +183,50 @@ def test_every_setting_and_every_command_has_its_line():
     settings, commands = ((ROOT / "docs" / name).read_text() for name in ("settings.md", "command.md"))
     for setting in SETTINGS.values():
         assert f"| `{setting.variable}` |" in settings
-    for name, _ in generator().commands(generator().parser(), "scrubjay"):
+    for name in command_names():
         assert f"\n## {name}\n" in commands
+
+
+def test_figures_in_a_page_are_those_of_the_code():
+    size = DEFAULT_MAX_BYTES // 10**6
+    key_writes, key_bytes, namespaces = (SETTINGS[f"key_{name}"].default for name in LIMITS)
+    facts = {
+        "hosting.md": (
+            f"A namespace has {DEFAULT_WRITES_PER_DAY:,} writes a day (UTC) and {size} MB by default",
+            f"{key_writes:,} writes a day, {key_bytes // 10**9} GB and {namespaces:,} namespaces",
+            f"for up to {SHUTDOWN_SECONDS} seconds",
+            f"`--max-watches`, {SETTINGS['max_watches'].default} |",
+            "| requests of one client at once | half of the connections |" if REQUEST_SHARE == 2 else "",
+            f"| {MAX_BUFFERED_BYTES // BODY_SHARE // 2**20} MiB, in each worker |",
+            f"| {MAX_CONNECTIONS:,} for each worker",
+            f"| headers | {MAX_HEAD_BYTES // 2**10} KiB | 431 |",
+            f"| {MAX_WRITE_BYTES // 2**20} MiB of keys and values | 413 |",
+            f"| keys of one read | {MAX_READ_BYTES // 2**20} MiB | 413 |",
+            f"delay behind {MIN_BYTES_PER_SECOND // 2**10} KiB a second | {STALL_SECONDS:g} s |",
+        ),
+        "security.md": (
+            "eight hours" if SIGN_IN_SECONDS == 8 * 3600 else "",
+            f"{100 // REFUSAL_SHARE} % of the log",
+            f"at most {MAX_REFUSALS} rows",
+            "a quarter of that memory" if BODY_SHARE == 4 else "",
+        ),
+        "durability.md": (
+            f"tries again after {FIRST_RETRY_SECONDS} s, and doubles the delay up to {MAX_RETRY_SECONDS:g} s",
+            f"keeps a key for {KEY_DAYS} days",
+        ),
+    }  # fmt: skip
+    for name, sentences in facts.items():
+        text = " ".join((ROOT / "docs" / name).read_text().split())
+        for sentence in sentences:
+            assert sentence, "a word on the page stands for a number that has changed"
+            assert sentence in text, f"{name}: {sentence}"
+
+
+def test_the_page_on_durability_names_every_verb_that_can_be_queued():
+    text = " ".join((ROOT / "docs" / "durability.md").read_text().split())
+    sentence = text.partition("With a server, ")[2].partition(" go to the outbox")[0]
+    named = set(re.findall(r"`(\w+)`", sentence)) | ({"transaction"} if "transactions" in sentence else set())
+    assert named == {verb.name for verb in VERBS.values() if verb.queueable}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
@@ -169,8 +235,19 @@ def test_settings_and_commands_that_a_page_names_exist(path):
     assert set(re.findall(r"SCRUBJAY_[A-Z_]+[A-Z]", text)) <= {each.variable for each in SETTINGS.values()} | {
         "SCRUBJAY_STRESS"
     }
-    known = {name.split()[1] for name, _ in generator().commands(generator().parser(), "scrubjay")}
+    known = {name.split()[1] for name in command_names()}
     assert set(re.findall(r"(?:^|`)scrubjay ([a-z]+)", text, re.MULTILINE)) <= known
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_the_flags_of_commands_that_a_page_names_exist(path):
+    known = {name: flags_of(parser) for name, parser in generator().commands(generator().parser(), "scrubjay")}
+    for line in re.findall(r"^scrubjay .*$|`scrubjay [^`]*`|\$\(scrubjay [^)]*\)", path.read_text(), re.MULTILINE):
+        words = re.split(r"[#|;>]", " ".join(line.strip("`$()").split()))[0].split()
+        name = next((name for size in (3, 2) if (name := " ".join(words[:size])) in known), None)
+        if name:
+            given = {word.partition("=")[0] for word in words if word.startswith("--")}
+            assert given <= known[name], line
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
@@ -196,6 +273,10 @@ def test_every_page_can_be_reached_from_the_readme():
             seen.add(page)
             left += [(page.parent / target).resolve() for target in re.findall(r"\]\(([^)#:]+)", page.read_text())]
     assert [name_of(page) for page in PAGES if page not in seen] == []
+
+
+def flags_of(parser) -> set[str]:
+    return {flag for action in parser._actions for flag in action.option_strings}
 
 
 def anchors(path: Path) -> set[str]:

@@ -76,3 +76,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'scrubjay' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_LAZY[name], __name__), name)
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

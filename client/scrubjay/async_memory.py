@@ -355,7 +355,7 @@ async def _each_change(open_watch: Callable[[], Watch]) -> AsyncIterator[Change]
     watch = await on_thread(open_watch)
     for change in watch.first:
         yield change
-    while not watch.is_over():
+    while not watch.is_over:
         await asyncio.sleep(POLL_SECONDS)
         for change in await on_thread(watch.look, 0):
             yield change

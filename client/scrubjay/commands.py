@@ -291,11 +291,6 @@ def _no_content(data: Any) -> bool:
     return True
 
 
-def _issued_key(data: Any) -> IssuedKey:
-    secret, admin_secret = data.pop("key"), data.pop("admin_key")
-    return IssuedKey(ApiKey.from_json(data), secret, admin_secret)
-
-
 def _changes(data: Any) -> tuple[list[Change], int]:
     return _each("changes", Change.from_json)(data), field("cursor", int)(data)
 
@@ -470,7 +465,7 @@ ISSUE_KEY = Verb(
     "issue_key", "api_keys.issue", "POST", "/v1/apikeys",
     Argument("name", "body"), Argument("namespaces", "body"), Argument("read_only", "body"), Argument("admin", "body"),
     Argument("limits", "body"),
-    from_json=_issued_key, writes=True,
+    from_json=IssuedKey.from_json, writes=True,
 )  # fmt: skip
 API_KEYS = Verb(
     "api_keys", "api_keys.list_all", "GET", "/v1/apikeys",

@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -40,6 +41,10 @@ TEMPORARY_DAYS = 7
 """Days until a note of the type "temporary" expires."""
 MAX_FAILURES = 3
 """Unusable answers about the same messages, after which these are skipped."""
+EVERY_MESSAGES = 20
+"""Messages after which an agent with `learn=True` learns in the middle of a chat."""
+QUIET_SECONDS = 3.0
+"""Seconds without another message after which a chat counts as ended: an agent that only answers is not told."""
 EXIT_SECONDS = 5.0
 """Seconds that a program waits at its end for what is being learned; the rest is learned in the next process."""
 COUNTER_SECONDS = 2 * 86_400
@@ -313,34 +318,45 @@ class Background(ForkSafe):
     def __init__(self) -> None:
         self.reset()
         self.register_at_fork()
-        atexit.register(self.wait, EXIT_SECONDS)
 
     def reset(self) -> None:
         self._condition = threading.Condition()
-        self._jobs: dict[Any, Callable[[], object]] = {}
+        self._jobs: dict[Any, tuple[float, Callable[[], object]]] = {}
+        """By name: when each is due, by the monotonic clock, and what it does."""
         self._is_busy = False
         self._thread: threading.Thread | None = None
 
-    def submit(self, name: Any, job: Callable[[], object]) -> None:
-        """Run a job later; one of the same name that has not started yet is replaced."""
+    def submit(self, name: Any, job: Callable[[], object], delay: float = 0) -> None:
+        """Run a job after so many seconds; one of the same name that has not started yet is replaced."""
         with self._condition:
-            self._jobs[name] = job
+            self._jobs[name] = (time.monotonic() + delay, job)
             if self._thread is None:
+                atexit.register(self.wait, EXIT_SECONDS)  # now: what was registered before is closed after it
                 self._thread = threading.Thread(target=self._run, daemon=True, name="scrubjay-learning")
                 self._thread.start()
             self._condition.notify_all()
 
     def wait(self, seconds: float) -> bool:
-        """Whether everything is done after at most so many seconds."""
+        """Do everything now, and return whether it is done after at most so many seconds."""
         with self._condition:
+            self._jobs = {name: (0, job) for name, (_, job) in self._jobs.items()}
+            self._condition.notify_all()
             return self._condition.wait_for(lambda: not self._jobs and not self._is_busy, seconds)
+
+    def _next_job(self) -> Callable[[], object]:
+        """Wait for the job that is due first."""
+        with self._condition:
+            while True:
+                name = min(self._jobs, key=lambda each: self._jobs[each][0], default=None)
+                seconds = None if name is None else self._jobs[name][0] - time.monotonic()
+                if seconds is not None and seconds <= 0:
+                    self._is_busy = True
+                    return self._jobs.pop(name)[1]
+                self._condition.wait(seconds)
 
     def _run(self) -> None:
         while True:
-            with self._condition:
-                self._condition.wait_for(lambda: bool(self._jobs))
-                job = self._jobs.pop(next(iter(self._jobs)))
-                self._is_busy = True
+            job = self._next_job()
             try:
                 job()
             except ScrubjayError as error:

@@ -498,7 +498,7 @@ class Memory:
 
         :param prefix: only under keys that start with it.
         :param limit: how many at most.
-        :raises InvalidInput: if there are more than 64 MiB under these keys.
+        :raises InvalidInput: if there are more than 16 MiB under these keys.
         """
         if prefix:
             check_key(prefix, "prefix")

@@ -87,6 +87,18 @@ class IssuedKey(NamedTuple):
     """The key itself."""
     admin_secret: str | None = None
     """An admin key that was issued with it, because no other key was in force; None otherwise."""
+    is_first: bool = False
+    """True if no other key was in force: from now on every request needs one, and the default quotas apply."""
+
+    def to_json(self) -> dict[str, Any]:
+        key = {"key": self.secret, "admin_key": self.admin_secret, "first": self.is_first}
+        return {**self.apikey.to_json(), **key}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> IssuedKey:
+        fields = dict(data)
+        secret, admin_secret, is_first = (fields.pop(name) for name in ("key", "admin_key", "first"))
+        return cls(ApiKey.from_json(fields), secret, admin_secret, is_first)
 
 
 class Note(NamedTuple):

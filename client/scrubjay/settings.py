@@ -18,6 +18,12 @@ from scrubjay.errors import InvalidInput
 if TYPE_CHECKING:
     import argparse
 
+DEFAULT_WRITES_PER_DAY = 1000
+"""Writes to a namespace a day on a server with api keys, unless another limit is set: an agent that writes in a loop
+does not fill the disk of the others. BotWire's service has the same limit."""
+DEFAULT_MAX_BYTES = 50_000_000
+"""Bytes of a namespace on a server with api keys, unless another limit is set; also as BotWire's service."""
+
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -192,14 +198,16 @@ SETTINGS = {
             "writes_per_day",
             None,
             parse_count,
-            "writes to a namespace a day (UTC); 0 = no limit; default 1000, and no limit while no api key is needed",
+            f"writes to a namespace a day (UTC); 0 = no limit; default {DEFAULT_WRITES_PER_DAY}, and no limit while no"
+            " api key is needed",
             serve=True,
         ),
         Setting(
             "max_bytes",
             None,
             parse_size,
-            "bytes that a namespace may hold; 0 = no limit; default 50MB, and no limit while no api key is needed",
+            f"bytes that a namespace may hold; 0 = no limit; default {DEFAULT_MAX_BYTES // 10**6}MB, and no limit while"
+            " no api key is needed",
             serve=True,
         ),
         Setting(

@@ -29,20 +29,20 @@ class Watch:
         self._timeout = math.inf if timeout is None else timeout
         self._ends_at = time.monotonic() + self._timeout
         self._has_looked = False
+        self.is_over = False
+        """True after a look that began `timeout` seconds after the last change and found nothing."""
         self.first, self._cursor = executor().run(CHANGES(namespace, prefix, after, 0.0))
 
     def __iter__(self) -> Iterator[Change]:
         yield from self.first
-        while not self.is_over():
+        while not self.is_over:
             yield from self.look(WAIT_SECONDS)
-
-    def is_over(self) -> bool:
-        """True when nothing has changed for `timeout` seconds."""
-        return time.monotonic() >= self._ends_at
 
     def look(self, seconds: float) -> list[Change]:
         """The changes since the last look; waits up to so many seconds for one."""
-        wait = max(min(seconds, self._ends_at - time.monotonic()), 0)
+        left = self._ends_at - time.monotonic()
+        wait = max(min(seconds, left), 0)
+        self.is_over = left <= 0
         executor = self._executor()
         try:
             result = executor.run(CHANGES(self._namespace, self._prefix, self._cursor, wait))
@@ -63,4 +63,5 @@ class Watch:
         self._cursor = result[1]
         if found:
             self._ends_at = time.monotonic() + self._timeout
+            self.is_over = False
         return found

@@ -28,7 +28,7 @@ function body(path, place, query, signal, charts, isServer) {
   draw();
   const timer = setInterval(() => { if (!document.hidden) draw(); }, REFRESH_MS);
   signal.addEventListener("abort", () => clearInterval(timer));
-  return h("div.stack", {}, h("nav.row", { "aria-label": "Period" }, Object.entries(PERIODS).map(([name, [title]]) =>
+  return h("div.stack", {}, h("nav.row.periods", { "aria-label": "Period" }, Object.entries(PERIODS).map(([name, [title]]) =>
     h("a.button", { href: `${place}?period=${name}`, "aria-current": name === period && "true" }, title))), shown);
 }
 

@@ -45,7 +45,7 @@ export async function send(method, path, { body, text, headers = {}, signal, exa
 
 export const get = (path, query = {}, options = {}) => send("GET", withQuery(path, query), options);
 
-function parseExactly(text) {
+export function parseExactly(text) {
   return JSON.parse(text, (_name, value, context) => {
     if (typeof value !== "number" || !context?.source || String(value) === context.source || !JSON.rawJSON) return value;
     return JSON.rawJSON(context.source);

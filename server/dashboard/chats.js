@@ -1,6 +1,6 @@
 // Conversations: the lists of messages of a namespace, read as chats, live.
 
-import { at, get, send } from "./api.js";
+import { at, get, parseExactly, send } from "./api.js";
 import { ago, clock, cut, dayOf, fill, h, label, longText, plural, visible } from "./dom.js";
 import { attempt, button, confirmDeletion, download, empty, load, python, searchBox, toast } from "./ui.js";
 import { placeOf } from "./namespace.js";
@@ -235,7 +235,12 @@ function tool(call, result, search) {
       !result && h("span.tag.warn", {}, "no result")),
     h("div.body", {},
       call && [h("h3", {}, "Arguments"), h("pre", { tabindex: "0" }, longText(JSON.stringify(call.arguments, null, 2), search))],
-      result && [h("h3", {}, "Result"), h("pre", { tabindex: "0" }, longText(result.content, search))]));
+      result && [h("h3", {}, "Result"), h("pre", { tabindex: "0" }, longText(indented(result.content), search))]));
+}
+
+/** A result that is an object or a list of JSON over several lines, and any other text as it is. */
+function indented(text) {
+  try { return /^\s*[{[]/.test(text) ? JSON.stringify(parseExactly(text), null, 2) : text; } catch { return text; }
 }
 
 /** A conversation as Markdown. */

@@ -84,9 +84,14 @@ function details(route) {
   const samples = route.operation["x-codeSamples"] ?? [{ lang: "Python", source: form.python() }];
   return h("div.pad.stack", {}, form.node,
     h("h3", {}, "curl"), curl,
-    samples.map((sample) => [h("h3", {}, sample.lang), copyable(sample.source)]),
+    samples.map((sample) => [h("h3", {}, sample.lang), copyable(onThisServer(sample.source))]),
     h("h3", {}, "Answers"), answers(route),
     h("div.row", {}, button("Send", () => form.send(answer), { kind: "primary" }), h("span.soft.small", {}, `to ${location.origin}`)), answer);
+}
+
+/** An example of the document with the address of this server in it. */
+function onThisServer(source) {
+  return source.replace('Memory("demo")', `Memory("demo", url="${location.origin}")`);
 }
 
 function answers({ operation, openapi }) {

@@ -86,7 +86,7 @@ async function drawItem(place, context) {
   else fill(body, tree(item.value));
   const edit = !isList && !who.read_only && button("Edit", () => editItem(namespace, key, item));
   return [
-    h("header", {}, h("h2.grow", {}, label(key)), edit, !who.read_only && button("Delete", () => remove(namespace, entry), { kind: "danger" }), back(namespace)),
+    h("header.opened", {}, h("h2.grow", {}, label(key)), edit, !who.read_only && button("Delete", () => remove(namespace, entry), { kind: "danger" }), back(namespace)),
     h("div.pad.row.small.soft", {}, h("span", {}, `version ${entry.version}`), h("span", {}, size(entry.bytes)),
       isList && h("span", {}, plural(entry.length, "item")), h("span", {}, "changed ", ago(entry.updated_at)),
       entry.expires_at && h("span.tag.warn", {}, "expires ", ago(entry.expires_at))),

@@ -62,14 +62,15 @@ function showOnce(issued) {
   return dialog(issued.admin_key ? "Two keys, shown only now" : "The key, shown only now", (close) => [
     issued.admin_key && h("h3", {}, "Key for the program"), copyable(issued.key),
     h("p.soft", {}, "Give it to a program as SCRUBJAY_API_KEY. The server stores only its hash."),
-    issued.admin_key && [h("h3", {}, "Admin key: keep it"), copyable(issued.admin_key),
-      h("p.soft", {}, "From now on every request needs a key. Sign in here with this one.")],
+    issued.admin_key && [h("h3", {}, "Admin key: keep it"), copyable(issued.admin_key)],
+    issued.first && h("p.soft", {}, "From now on every request needs a key, and every namespace has the server's quota. ",
+      issued.admin_key ? "Sign in here with the admin key." : "Sign in here with this key."),
     h("div.buttons", {}, h("button.primary", { onclick: () => close(true) }, issued.admin_key ? "I have copied both" : "I have copied it")),
   ], { stays: true });
 }
 
 function noKeys() {
-  return empty("No api keys", "Every program of this machine may read and write. From the first key on, each request needs one; an admin key comes with it.");
+  return empty("No api keys", "Every program of this machine may read and write. From the first key on, each request needs one and every namespace has a quota; an admin key comes with it.");
 }
 
 async function issue(changed) {

@@ -6,7 +6,7 @@ import { bar, button, empty, load, python, searchBox } from "./ui.js";
 
 const PAGE = 50;
 const COLUMNS = [
-  ["name", "Namespace", ""], ["keys", "Keys", "number"], ["notes", "Notes", "number wide-only"],
+  ["name", "Namespace", ""], ["keys", "Keys", "number wide-only"], ["notes", "Notes", "number wide-only"],
   ["bytes", "Size", "number"], ["writes", "Writes today", "number wide-only"], ["changed", "Last change", "number"],
 ];
 
@@ -44,7 +44,7 @@ export function namespacesView({ query, who, signal }) {
 
   refresh();
   const box = searchBox("Search namespaces", shown.search, (text) => { shown.search = text; refresh(); });
-  return [h("div.row", {}, h("h1.grow", {}, "Namespaces"), box), facts, panel];
+  return [h("div.row.title", {}, h("h1.grow", {}, "Namespaces"), box), facts, panel];
 }
 
 function row(each) {
@@ -52,7 +52,7 @@ function row(each) {
   return h("tr", {},
     h("td", {}, h("a.name", { href: place }, label(each.namespace, 80)),
       each.has_conversation && [" ", h("a.tag.accent", { href: `${place}/chats` }, "chat")]),
-    h("td.number", {}, count(each.keys)),
+    h("td.number.wide-only", {}, count(each.keys)),
     h("td.number.wide-only", {}, count(each.notes)),
     h("td.number", {}, size(each.bytes), bar(each.bytes, each.max_bytes, "bytes")),
     h("td.number.wide-only", {}, count(each.writes_today), bar(each.writes_today, each.writes_per_day, "writes today")),

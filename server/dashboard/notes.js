@@ -23,7 +23,7 @@ export function notesView(context) {
   const filter = (name) => searchBox(name, filters[name], (text) => { filters[name] = text; changed(); }, { size: 12 });
   draw();
   return h("div.stack", {}, recall.node, recalled,
-    h("div.row", {}, h("h2.grow", {}, "All notes"), filter("type"), filter("tag"), filter("session")), list);
+    h("div.row.next", {}, h("h2.grow", {}, "All notes"), filter("type"), filter("tag"), filter("session")), list);
 }
 
 async function drawList({ namespace, filters, signal, who, changed }) {
@@ -43,8 +43,8 @@ async function drawList({ namespace, filters, signal, who, changed }) {
 }
 
 function row(namespace, note, who, changed) {
-  return h("li", {}, note.score !== null && score(note),
-    h("div.content", { dir: "auto" }, longText(note.content)),
+  return h("li", {},
+    h("div.content", { dir: "auto" }, longText(note.content)), note.score !== null && score(note),
     h("div.row.small", {},
       note.superseded_by && h("span.tag.warn", { title: "Another note replaced it; it is no longer recalled" }, "superseded"),
       note.pinned && h("span.tag.accent", {}, "pinned"), note.type && h("span.tag", {}, label(note.type, 60)),
@@ -52,12 +52,10 @@ function row(namespace, note, who, changed) {
       note.session && h("span.soft", {}, "session ", label(note.session, 60)),
       note.times > 1 && h("span.soft", {}, `remembered ${note.times} times`),
       h("span.soft", {}, ago(note.updated_at)), note.expires_at && h("span.tag.warn", {}, "expires ", ago(note.expires_at)),
-      h("span.grow", {}),
-      !who.read_only && [ // a superseded note that is stored again would be current again
+      !who.read_only && h("span.actions", {}, // a superseded note that is stored again would be current again
         !note.superseded_by && !note.pinned && button("Pin", async () => { await replace(namespace, { ...note, pinned: true }); changed(); }, { kind: "plain" }),
         !note.superseded_by && button("Edit", () => edit(namespace, note, changed), { kind: "plain" }),
-        button("Forget", () => forget(namespace, note, changed), { kind: "plain danger" }),
-      ]));
+        button("Forget", () => forget(namespace, note, changed), { kind: "plain danger" }))));
 }
 
 // ---------------------------------------------------------------- recall

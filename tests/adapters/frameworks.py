@@ -3,6 +3,7 @@
 python tests/adapters/frameworks.py                        # the adapters' own short tests
 python tests/adapters/frameworks.py --upstream             # and the frameworks' own tests, on the adapters
 python tests/adapters/frameworks.py --upstream openai -x   # of one of them, with arguments for pytest
+python tests/adapters/frameworks.py --install              # only the environment of the short tests
 """
 
 from __future__ import annotations
@@ -127,6 +128,8 @@ def main(arguments: list[str]) -> int:
     chosen = [argument for argument in arguments if argument in SUITES]
     options = [argument for argument in arguments if argument not in (*SUITES, "--upstream")]
     pythons = {"frameworks": environment("frameworks", SUITES_NEED, EXTRAS)}
+    if "--install" in arguments:
+        return 0
     failed = []
     if not chosen:
         apart = {TESTS / f"test_framework_{name}.py" for name in OWN}

@@ -2,10 +2,12 @@
 
 python tests/adapters/versions.py            # all of them
 python tests/adapters/versions.py 0.14.1 -x  # one of them, with arguments for pytest
+python tests/adapters/versions.py --install  # only the environments
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,10 @@ VERSIONS = {
 }
 
 
+NEEDS_AUTOGEN = re.compile(r'importorskip\("autogen["\.]')
+"""In files whose tests need AutoGen; the others run with the main tests, and do not depend on its version."""
+
+
 def python_of(version: str) -> Path:
     """The Python of the environment with this AutoGen."""
     return environment(f"autogen-{version}", VERSIONS[version])
@@ -28,11 +34,18 @@ def python_of(version: str) -> Path:
 def main(arguments: list[str]) -> int:
     chosen = [argument for argument in arguments if argument in VERSIONS] or list(VERSIONS)
     options = [argument for argument in arguments if argument not in VERSIONS]
+    if "--install" in options:
+        for version in chosen:
+            python_of(version)
+        return 0
     failed = []
+    files = [
+        str(path) for path in sorted(Path(__file__).parent.glob("test_*.py")) if NEEDS_AUTOGEN.search(path.read_text())
+    ]
     for version in chosen:
         print(f"AutoGen {version}", flush=True)
         pytest = [python_of(version), "-m", "pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", *options]
-        suites = [["tests/adapters"]]
+        suites = [files]
         if not options:  # which may be meant for the adapter's tests alone
             suites.append(["tests/test_documentation.py", "-k", "autogen_examples"])
         codes = [subprocess.run([*pytest, *suite], cwd=ROOT, check=False).returncode for suite in suites]

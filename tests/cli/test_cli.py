@@ -12,12 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import clean_environment, fresh_name, run_command, serving
+from harness import clean_environment, fresh_name, run_text, serving
 from scrubjay.cli import parser
-
-
-def as_text(ended: subprocess.CompletedProcess) -> subprocess.CompletedProcess:
-    return subprocess.CompletedProcess(ended.args, ended.returncode, ended.stdout.decode(), ended.stderr.decode())
 
 
 @pytest.fixture(params=["file", "server"])
@@ -28,7 +24,7 @@ def scrubjay(request, tmp_path):
         variables = {"SCRUBJAY_PATH": str(tmp_path / "cli.db")}
 
     def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess:
-        return as_text(run_command(*words, stdin=stdin.encode(), **variables))
+        return run_text(*words, stdin=stdin, **variables)
 
     return run
 
@@ -86,7 +82,7 @@ def test_lists_keys_and_deleting(scrubjay):
 
 def test_usage_and_quota(scrubjay):
     namespace = fresh_name()
-    shown = scrubjay("quota", namespace, "--writes-per-day", "1", "--max-bytes", "2KB").stdout
+    shown = scrubjay("quota", namespace, "--writes-per-day", "1", "--max-bytes", "2KB", "--new").stdout
     assert "0 of 1" in shown
     assert "0 bytes of 2.0 kB" in shown
     assert scrubjay("set", namespace, "k", "1").returncode == 0
@@ -97,6 +93,16 @@ def test_usage_and_quota(scrubjay):
     assert "1 of 1" in scrubjay("usage", namespace).stdout
     assert "(no limit)" in scrubjay("quota", namespace, "--writes-per-day", "0", "--max-bytes", "default").stdout
     assert scrubjay("quota", namespace, "--max-bytes", "lots").returncode == 2
+
+
+def test_the_quota_of_a_mistyped_namespace_is_refused_and_creates_none(scrubjay):
+    namespace = fresh_name()
+    scrubjay("set", namespace, "k", "1")
+    refused = scrubjay("quota", f"{namespace}s", "--writes-per-day", "1")
+    assert refused.returncode == 1
+    assert f"no such namespace: '{namespace}s'; did you mean {namespace!r}" in refused.stderr
+    assert "--new" in refused.stderr
+    assert f"{namespace}s" not in scrubjay("namespaces").stdout.split()
 
 
 def test_bad_input_is_one_sentence(scrubjay):
@@ -153,7 +159,7 @@ def test_a_missing_server_extra_names_the_command(tmp_path):
 
 
 def on_file(path, *words: str, **variables: str) -> subprocess.CompletedProcess:
-    return as_text(run_command(*words, SCRUBJAY_PATH=str(path), **variables))
+    return run_text(*words, SCRUBJAY_PATH=str(path), **variables)
 
 
 def test_a_file_is_sealed_opened_and_sealed_anew_by_commands(tmp_path):

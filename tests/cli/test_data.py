@@ -301,7 +301,7 @@ def ill(tmp_path) -> Path:
         store.run(items.set_item("ns", f"k{i:04}", json.dumps("x" * 100)))
     store.close()
     raw = path.read_bytes()
-    page = raw.index(b"nsk0200") // 4096
+    page = raw.index(b'nsk0200"x') // 4096
     with path.open("r+b") as file:
         file.seek(page * 4096)
         file.write(b"\xff" * 4096)
@@ -465,7 +465,7 @@ def test_a_terminal_is_neither_read_from_nor_written_to_like_a_file(words, tmp_p
     master, slave = pty.openpty()
     done = subprocess.run(
         [sys.executable, "-m", "scrubjay", *words, "--path", str(tmp_path / "db")],
-        stdin=slave, stdout=slave, stderr=subprocess.PIPE, check=False, timeout=20, env=clean_environment(),
+        stdin=slave, stdout=slave, stderr=subprocess.PIPE, check=False, timeout=120, env=clean_environment(),
     )  # fmt: skip
     os.close(master)
     os.close(slave)

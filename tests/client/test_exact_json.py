@@ -66,7 +66,6 @@ def documents(draw: st.DrawFn) -> Callable[[int], str]:
 def seconds(call: Callable[[], object]) -> float:
     """The least processor time of a few calls: what else the machine does only adds to it."""
     best = float("inf")
-    gc.collect()
     gc.disable()
     try:
         for _ in range(3):

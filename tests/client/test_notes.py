@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import clean_environment, fresh_name
+from harness import fresh_name, run_text
 from scrubjay import AsyncMemory, InvalidInput, Memory, Note, ValueTooLarge
 from scrubjay.recall.prompt import HEADING, count_tokens, format_prompt
 
@@ -266,33 +266,26 @@ def test_the_async_verbs_are_the_same(open_memory):
     assert len(asyncio.run(scenario())) == 9
 
 
-def scrubjay(*words, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "scrubjay", *words],
-        capture_output=True, text=True, check=False, env=clean_environment(), **options,
-    )  # fmt: skip
-
-
 def test_the_commands(open_memory):
     where = [
         part for name, value in open_memory.where.items() if name in ("url", "path") for part in (f"--{name}", value)
     ]
     namespace = fresh_name()
     words = ("--type", "decision", "--tag", "db", "--session", "s", "--ttl-days", "3")
-    made = scrubjay("remember", namespace, "Decided on PostgreSQL", *words, *where)
+    made = run_text("remember", namespace, "Decided on PostgreSQL", *words, *where)
     assert (made.returncode, made.stderr) == (0, "")
-    scrubjay("remember", namespace, "-", *where, input="from stdin\n")
-    scrubjay("remember", namespace, "it rains", "--metadata", '{"speaker": "Zoe"}', *where)
-    assert scrubjay("recall", namespace, "zoe", "--ranking", "confidence", *where).stdout.endswith("it rains\n")
-    assert scrubjay("recall", namespace, "postgresql?", "--threshold", "1", *where).stdout == ""
-    assert scrubjay("recall", namespace, "zoe", "--context", "100", *where).stdout.startswith(HEADING)
-    asked = scrubjay("recall", namespace, "postgresql?", "-n", "1", "--tag", "db", *where)
+    run_text("remember", namespace, "-", *where, stdin="from stdin\n")
+    run_text("remember", namespace, "it rains", "--metadata", '{"speaker": "Zoe"}', *where)
+    assert run_text("recall", namespace, "zoe", "--ranking", "confidence", *where).stdout.endswith("it rains\n")
+    assert run_text("recall", namespace, "postgresql?", "--threshold", "1", *where).stdout == ""
+    assert run_text("recall", namespace, "zoe", "--context", "100", *where).stdout.startswith(HEADING)
+    asked = run_text("recall", namespace, "postgresql?", "-n", "1", "--tag", "db", *where)
     note_id, score, *_, text = asked.stdout.rstrip("\n").split("  ")
     assert (note_id, text) == (made.stdout.strip(), "Decided on PostgreSQL")
     assert 0 < float(score) <= 1
-    assert scrubjay("notes", namespace, *where).stdout.count("\n") == 3
-    assert scrubjay("forget", namespace, note_id, *where).returncode == 0
-    again = scrubjay("forget", namespace, note_id, *where)
+    assert run_text("notes", namespace, *where).stdout.count("\n") == 3
+    assert run_text("forget", namespace, note_id, *where).returncode == 0
+    again = run_text("forget", namespace, note_id, *where)
     assert again.returncode == 1
     assert note_id in again.stderr
 
@@ -303,7 +296,7 @@ def test_compact_leaves_nothing_of_what_was_forgotten(tmp_path):
         memory.forget(memory.remember("zyxsecret " * 5000).id)
         memory.set("key", 1)
     before = path.stat().st_size
-    done = scrubjay("compact", "--path", str(path))
+    done = run_text("compact", "--path", str(path))
     assert "on disk" in done.stdout
     assert path.stat().st_size < before
     assert b"zyxsecret" not in path.read_bytes()

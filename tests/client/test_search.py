@@ -7,6 +7,8 @@ import pytest
 from harness import run_command
 from scrubjay import InvalidInput, Match
 from scrubjay.conversations import entry, session_key
+from scrubjay.recall.documents import MAX_NEEDLES, MAX_SCORED_CHARS, excerpt, needles_of
+from scrubjay.recall.query import analyze, split_passages
 from scrubjay.store import search as search_module
 
 
@@ -50,6 +52,29 @@ def test_the_more_words_fit_the_better(chat):
     assert (best.key, best.position) == ("notes", 0)
     assert others
     assert all(match.score < best.score for match in others)
+
+
+def test_a_word_anywhere_in_a_long_text_is_found(memory):
+    filler = "filler words " * 20_000
+    memory.set("long", f"{filler}Ein WALNÚT {filler}")
+    memory.set("short", "one walnut")
+    assert found(memory.search("walnuts")) == [("short", None), ("long", None)]
+
+
+def test_a_long_text_is_scored_by_what_surrounds_the_words_of_the_query():
+    text = f"{'a ' * 5000}Walnut tree{' b' * 5000}Hazel"
+    part = excerpt(text, ["walnut", "hazel", "oak"])
+    assert "walnut tree b" in part
+    assert part.endswith("hazel")
+    assert len(part) <= MAX_SCORED_CHARS
+    assert excerpt("Walnut", ["hazel"]) == "Walnut"
+
+
+def test_a_long_query_is_searched_for_by_its_longest_words():
+    query = " ".join(f"word{'x' * number}" for number in range(100))
+    needles = needles_of([analyze(text) for text in split_passages(query)])
+    assert len(needles) == MAX_NEEDLES
+    assert min(map(len, needles)) > MAX_NEEDLES
 
 
 def test_names_of_fields_are_not_searched(chat):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from harness import clean_environment
 from scrubjay import InvalidInput, Memory, Unavailable
 from scrubjay.settings import SETTINGS, parse_size, resolve
 
@@ -12,6 +16,29 @@ def test_nothing_needs_to_be_configured(tmp_path):
     with Memory("my-agent") as memory:
         memory.set("k", 1)
     assert (tmp_path / "data" / "scrubjay" / "scrubjay.db").exists()
+
+
+def test_a_memory_in_a_file_opens_no_connection(tmp_path):
+    """What Scrubjay does by itself: no telemetry, no look for updates, no download."""
+    program = """
+import sys
+seen = []
+sys.addaudithook(lambda event, _: seen.append(event) if event.startswith(("socket.", "urllib.", "http.")) else None)
+from scrubjay import Memory
+with Memory("ns") as memory:
+    memory.set("k", 1)
+    memory.append("l", {"role": "user", "content": "Hi"})
+    memory.remember("Sarah prefers short answers")
+    memory.recall("which answers?")
+    memory.search("Hi")
+    memory.inject_context("which answers?")
+print(seen)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120,
+        env=clean_environment(SCRUBJAY_PATH=str(tmp_path / "db")),
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"
 
 
 def test_an_argument_wins_over_the_environment_and_that_over_the_default(monkeypatch, tmp_path, server):

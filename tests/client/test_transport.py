@@ -70,7 +70,7 @@ LEGAL = {
 
 @pytest.mark.parametrize("kind", LEGAL)
 def test_every_legal_answer_is_understood(scripted, kind):
-    transport = open_transport(scripted(LEGAL[kind]).url, 5)
+    transport = open_transport(scripted(LEGAL[kind]).url, 60)
     answer = transport.send("GET", "/", b"", {})
     assert (answer.status, answer.data) == (200, b"hello")
     transport.close()
@@ -78,7 +78,7 @@ def test_every_legal_answer_is_understood(scripted, kind):
 
 def test_a_connection_is_used_again(scripted):
     server = scripted(LEGAL["length"], LEGAL["length"], keep=True)
-    transport = open_transport(server.url + "/mounted/", 5)
+    transport = open_transport(server.url + "/mounted/", 60)
     assert [transport.send("PUT", "/x", b"body", {"A": "b"}).data for _ in range(2)] == [b"hello"] * 2
     transport.close()
     assert server.connections == 1
@@ -88,7 +88,7 @@ def test_a_connection_is_used_again(scripted):
 
 def test_a_connection_that_was_closed_meanwhile_is_not(scripted):
     server = scripted(LEGAL["length"], LEGAL["length"])
-    transport = open_transport(server.url, 5)
+    transport = open_transport(server.url, 60)
     for _ in range(2):
         assert transport.send("GET", "/", b"", {}).data == b"hello"
         time.sleep(0.1)  # the end of the connection arrives
@@ -114,7 +114,7 @@ def test_a_read_is_repeated_if_an_idle_connection_turns_out_to_be_closed(method,
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve, args=(listener,), daemon=True)
         thread.start()
-        transport = open_transport(f"http://127.0.0.1:{listener.getsockname()[1]}", 5)
+        transport = open_transport(f"http://127.0.0.1:{listener.getsockname()[1]}", 60)
         assert transport.send(method, "/", b"", {}).data == b"hello"
         if is_repeated:
             assert transport.send(method, "/", b"", {}).data == b"hello"
@@ -190,7 +190,7 @@ def test_an_answer_that_drips_is_given_up_after_the_timeout(part, way, monkeypat
         with pytest.raises(ResponseLost, match="timed out"):
             transport.send("GET", "/", b"", {})
         given_up.set()
-        thread.join(timeout=20)
+        thread.join(timeout=120)
         transport.close()
 
 
@@ -220,7 +220,7 @@ def test_an_answer_may_be_slow_but_not_silent(size, pause, count, is_whole):
                 transport.send("GET", "/", b"", {})
             assert thread.is_alive(), "it was given up before the server went on"
         given_up.set()
-        thread.join(timeout=20)
+        thread.join(timeout=120)
         transport.close()
 
 

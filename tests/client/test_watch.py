@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -37,6 +38,14 @@ def test_a_watcher_goes_on_after_the_change_it_saw_last(open_memory):
     assert [change.key for change in again] == ["k2", "k3", "k4"]
 
 
+def test_a_watch_that_is_read_after_its_timeout_has_what_changed_meanwhile(open_memory):
+    memory = open_memory()
+    watch = memory.watch(timeout=0.01)
+    memory.set("k", 1)
+    time.sleep(0.02)
+    assert [change.key for change in watch] == ["k"]
+
+
 def test_a_prefix_keeps_to_its_keys_and_to_what_concerns_all(open_memory):
     memory = open_memory()
     watch = memory.watch("user:", timeout=0.3)
@@ -48,7 +57,7 @@ def test_a_prefix_keeps_to_its_keys_and_to_what_concerns_all(open_memory):
 
 def test_a_change_of_another_thread_wakes_the_watcher(open_memory):
     memory = open_memory()
-    watch = memory.watch(timeout=20)
+    watch = memory.watch(timeout=120)
     timer = threading.Timer(0.3, memory.set, ("late", 1))
     timer.start()
     assert next(watch).key == "late"
@@ -67,7 +76,7 @@ def test_closing_the_memory_ends_its_watch(open_memory):
 
 def test_a_change_of_another_process_wakes_the_watcher(open_memory):
     memory = open_memory()
-    watch = memory.watch(timeout=20)
+    watch = memory.watch(timeout=120)
     program = "import sys; from scrubjay import Memory; Memory(sys.argv[1], **eval(sys.argv[2])).set('far', 1)"
     subprocess.run(
         [sys.executable, "-c", program, memory.namespace, repr(open_memory.where)],
@@ -92,7 +101,7 @@ def test_wrong_questions_are_refused(open_memory):
 def test_awaited_watching_sees_the_same(open_memory):
     async def watch_some() -> list[str]:
         memory = AsyncMemory(fresh_name(), **open_memory.where)
-        first = asyncio.create_task(anext(memory.watch(timeout=20)))
+        first = asyncio.create_task(anext(memory.watch(timeout=120)))
         while not first.done():
             await memory.incr("k")
         again = memory.watch(after=first.result().id, timeout=0.5)
@@ -107,7 +116,7 @@ def test_awaited_watching_sees_the_same(open_memory):
 
 def test_watching_goes_on_when_the_server_comes_back(tmp_path):
     with serving(tmp_path / "db") as server, Memory("ns", url=server.url) as memory:
-        watch = memory.watch(timeout=30)
+        watch = memory.watch(timeout=120)
         memory.set("before", 1)
         assert next(watch).key == "before"
         server.stop()

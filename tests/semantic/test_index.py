@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,7 +23,7 @@ import pytest
 import requests
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from harness import clean_environment, fresh_name, serving
+from harness import eventually, fresh_name, run_text, serving
 from scrubjay import InvalidInput, Memory, MissingExtra, Unavailable
 from scrubjay.recall.ranking import UNRELATED_COSINE
 from scrubjay.semantic import embedding, index
@@ -86,14 +85,6 @@ def memory(request, service, monkeypatch, tmp_path):
     else:
         with serving(path, "--embedder", service.choice) as server, Memory(fresh_name(), url=server.url) as memory:
             yield memory
-
-
-def eventually(check) -> None:
-    for _ in range(200):
-        if check():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it did not happen within four seconds")
 
 
 def contents(notes):
@@ -181,14 +172,12 @@ def test_reindex_embeds_notes_without_a_vector(service, tmp_path):
     with Memory("ns", path=str(path)) as memory:
         for i in range(40):
             memory.remember(f"puppy number {i}")
-    command = [sys.executable, "-m", "scrubjay", "reindex", "--path", str(path)]
-    environment = clean_environment(SCRUBJAY_EMBEDDER=service.choice)
-    first = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    first = run_text("reindex", "--path", path, SCRUBJAY_EMBEDDER=service.choice)
     assert "40 notes indexed" in first.stderr
     assert len(service.seen) == 40
-    subprocess.run(command, capture_output=True, check=True, env=environment)
+    assert run_text("reindex", "--path", path, SCRUBJAY_EMBEDDER=service.choice).returncode == 0
     assert len(service.seen) == 40
-    refused = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment())
+    refused = run_text("reindex", "--path", path)
     assert refused.returncode == 1
     assert "SCRUBJAY_EMBEDDER" in refused.stderr
     store = SqliteStore(path)
@@ -217,7 +206,7 @@ def hub(monkeypatch):
         def __init__(self, name, *, cache_dir, local_files_only, threads):
             assert local_files_only == hub.is_held
             hub.loaded.append((name, cache_dir))
-            assert hub.is_down.wait(10)
+            assert hub.is_down.wait(60)
 
         def embed(self, texts):
             return [concept_vector(text) for text in texts]

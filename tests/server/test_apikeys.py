@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import socket
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 import scrubjay_auth
 import scrubjay_server
-from harness import clean_environment, run_command, serving
+from harness import run_command, run_text, serving
 from scrubjay import AsyncMemory, Forbidden, InvalidInput, Memory, QuotaExceeded, Unauthenticated
 from scrubjay.store import api_keys
 from scrubjay.store.api_keys import Access
@@ -27,11 +27,9 @@ from scrubjay.store.sqlite import SqliteStore
 
 
 def issue(path, *words: str, **variables: str) -> str:
-    command = [sys.executable, "-m", "scrubjay", "key", "issue", *words]
     where = [] if "SCRUBJAY_URL" in variables or "--path" in words else ["--path", str(path)]
-    done = subprocess.run(
-        [*command, *where], capture_output=True, text=True, check=True, timeout=60, env=clean_environment(**variables)
-    )
+    done = run_text("key", "issue", *words, *where, **variables)
+    done.check_returncode()
     assert "shown only now" in done.stderr
     return done.stdout.strip()
 
@@ -72,6 +70,21 @@ def test_from_the_first_key_on_every_request_needs_one(guarded):
             assert "k" in memory
     assert requests.get(f"{guarded.url}/health", timeout=60).status_code == 200
     assert requests.get(f"{guarded.url}/ready", timeout=60).status_code == 200
+
+
+def test_without_a_key_only_the_pages_that_show_nothing_stored_are_answered(guarded):
+    document = requests.get(f"{guarded.url}/openapi.json", timeout=60).json()
+    answered = set()
+    for path, methods in document["paths"].items():
+        url = guarded.url + path.replace("{", "").replace("}", "")
+        for method in methods:
+            if requests.request(method, url, json={}, timeout=60).status_code != 401:
+                answered.add((method, path))
+    assert answered == {("get", "/health"), ("get", "/ready")}
+    for page in ("/", "/docs"):
+        shown = requests.get(guarded.url + page, timeout=60)
+        assert shown.status_code == 200
+        assert "support" not in shown.text
 
 
 def test_a_key_is_accepted_in_both_headers_and_from_the_environment(guarded, monkeypatch):
@@ -157,10 +170,7 @@ def test_changing_quotas_and_keys_needs_an_admin_key(guarded):
 def test_keys_are_listed_without_secrets_and_revoked_immediately(guarded):
     admin = {"SCRUBJAY_URL": guarded.url, "SCRUBJAY_API_KEY": guarded.keys["admin"]}
     fresh = issue(guarded.path, "--name", "for a day", "--namespaces", "a-*", "--namespaces", "b", **admin)
-    run = lambda *words: subprocess.run(  # noqa: E731
-        [sys.executable, "-m", "scrubjay", "key", *words],
-        capture_output=True, text=True, check=False, timeout=60, env=clean_environment(**admin),
-    )  # fmt: skip
+    run = functools.partial(run_text, "key", **admin)
     listed = run("list").stdout
     (line,) = [line for line in listed.splitlines() if "for a day" in line]
     assert "a-* b" in line
@@ -253,10 +263,7 @@ def test_an_admin_key_has_every_namespace(tmp_path):
     "words", [("--name", ""), ("--namespaces", "a/b"), ("--admin", "--read-only"), ("--name", "x" * 200)]
 )
 def test_an_invalid_key_is_not_issued(tmp_path, words):
-    done = subprocess.run(
-        [sys.executable, "-m", "scrubjay", "key", "issue", "--path", str(tmp_path / "db"), *words],
-        capture_output=True, text=True, check=False, timeout=60, env=clean_environment(),
-    )  # fmt: skip
+    done = run_text("key", "issue", "--path", tmp_path / "db", *words)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("scrubjay: ")
 
@@ -350,13 +357,6 @@ def test_notes_enforce_keys(guarded):
 # ---------------------------------------------------------------- the first key and the last
 
 
-def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "scrubjay", *map(str, words)],
-        capture_output=True, text=True, check=False, timeout=60, env=clean_environment(**variables),
-    )  # fmt: skip
-
-
 def status(server, apikey: str | None = None, path: str = "/v1/namespaces", **options) -> int:
     headers = {"X-API-Key": apikey} if apikey else {}
     return requests.get(
@@ -375,28 +375,32 @@ def test_an_admin_key_comes_with_the_first_key(tmp_path, way):
                 f"{server.url}/v1/apikeys", json={"name": "next"}, headers={"X-API-Key": admin}, timeout=60
             )
             assert second.json()["admin_key"] is None
+            assert (issued["first"], second.json()["first"]) == (True, False)
         else:
             where = {"SCRUBJAY_URL": server.url} if way != "file" else {"SCRUBJAY_PATH": str(server.path)}
-            done = command("key", "issue", "--name", "bot", **where)
+            done = run_text("key", "issue", "--name", "bot", **where)
             assert done.returncode == 0, done.stderr
             (key,) = done.stdout.split()
             admin = done.stderr.split("admin key  ")[1].split()[0]
             assert key not in done.stderr
-            second = command("key", "issue", "--name", "next", **where, SCRUBJAY_API_KEY=admin)
+            assert "every namespace has a quota:\n1,000 writes a day and 50.0 MB" in done.stderr
+            second = run_text("key", "issue", "--name", "next", **where, SCRUBJAY_API_KEY=admin)
             assert second.returncode == 0, second.stderr
             assert "admin key" not in second.stderr
+            assert "quota" not in second.stderr
         assert status(server, key) == 200
         assert status(server, key, "/v1/apikeys") == 403
         assert status(server, admin, "/v1/apikeys") == 200
-        listed = command("key", "list", SCRUBJAY_URL=server.url, SCRUBJAY_API_KEY=admin).stdout.splitlines()
+        listed = run_text("key", "list", SCRUBJAY_URL=server.url, SCRUBJAY_API_KEY=admin).stdout.splitlines()
         assert len(listed) == 3
         assert len([line for line in listed if "admin" in line.split()[1]]) == 1
 
 
 def test_a_first_key_with_admin_rights_comes_alone(tmp_path):
-    done = command("key", "issue", "--admin", "--path", tmp_path / "db")
+    done = run_text("key", "issue", "--admin", "--path", tmp_path / "db")
     assert "admin key  " not in done.stderr
-    assert len(command("key", "list", "--path", tmp_path / "db").stdout.splitlines()) == 1
+    assert "every namespace has a quota:\n1,000 writes a day and 50.0 MB" in done.stderr
+    assert len(run_text("key", "list", "--path", tmp_path / "db").stdout.splitlines()) == 1
 
 
 def test_concurrent_first_keys_yield_one_admin_key(tmp_path):
@@ -417,7 +421,7 @@ def test_concurrent_first_keys_yield_one_admin_key(tmp_path):
 def test_a_missing_key_and_an_unknown_one_have_different_errors(guarded):
     asked = lambda headers: requests.get(f"{guarded.url}/v1/namespaces", headers=headers, timeout=60).json()  # noqa: E731
     revoked = issue(guarded.path)
-    assert command("key", "revoke", revoked.split("_")[1], "--path", guarded.path).returncode == 0
+    assert run_text("key", "revoke", revoked.split("_")[1], "--path", guarded.path).returncode == 0
     for headers in ({}, {"X-API-Key": ""}, {"Authorization": "Bearer "}, {"Authorization": "Basic dXNlcjpwYXNz"}):
         assert "no api key was sent" in asked(headers)["detail"]
     for key in ("nonsense", guarded.keys["support"] + "x", revoked):
@@ -438,11 +442,11 @@ def test_after_the_last_key_is_revoked_every_request_is_refused(tmp_path):
         with Memory("ns", url=server.url) as memory:
             memory.set("k", "secret")
         key = issue(server.path, "--admin")
-        revoked = command("key", "revoke", key.split("_")[1], "--path", server.path)
+        revoked = run_text("key", "revoke", key.split("_")[1], "--path", server.path)
         assert revoked.returncode == 0
         assert "last admin key" in revoked.stderr
         assert "--admin --path" in revoked.stderr
-        assert command("key", "list", "--path", server.path).stdout == ""
+        assert run_text("key", "list", "--path", server.path).stdout == ""
         assert status(server) == status(server, key) == status(server, "nonsense") == 401
     with serving(tmp_path / "db") as server:
         assert "every key is revoked" in server.banner
@@ -453,7 +457,7 @@ def test_after_the_last_key_is_revoked_every_request_is_refused(tmp_path):
 
 def test_a_server_issues_no_key_after_one_was_revoked(tmp_path):
     key = issue(tmp_path / "db", "--admin")
-    assert command("key", "revoke", key.split("_")[1], "--path", tmp_path / "db").returncode == 0
+    assert run_text("key", "revoke", key.split("_")[1], "--path", tmp_path / "db").returncode == 0
     with serving(tmp_path / "db", "--require-key") as server:
         assert "api key  sj_" not in server.banner
         assert "every key is revoked" in server.banner
@@ -462,17 +466,17 @@ def test_a_server_issues_no_key_after_one_was_revoked(tmp_path):
 
 def test_the_last_admin_key_is_not_revoked_over_http(guarded):
     admin = {"SCRUBJAY_URL": guarded.url, "SCRUBJAY_API_KEY": guarded.keys["admin"]}
-    for made in command("key", "list", **admin).stdout.splitlines():
+    for made in run_text("key", "list", **admin).stdout.splitlines():
         identity, may, *_ = made.split()
         if may == "admin" and identity not in guarded.keys["admin"]:
-            assert command("key", "revoke", identity, **admin).returncode == 0
+            assert run_text("key", "revoke", identity, **admin).returncode == 0
     own = guarded.keys["admin"].split("_")[1]
-    refused = command("key", "revoke", own, **admin)
+    refused = run_text("key", "revoke", own, **admin)
     assert refused.returncode == 1
     assert f"scrubjay key revoke {own} --path FILE" in refused.stderr
     assert status(guarded, guarded.keys["admin"], "/v1/apikeys") == 200
     other = issue(guarded.path, "--admin", **admin)
-    assert command("key", "revoke", own, **admin).returncode == 0
+    assert run_text("key", "revoke", own, **admin).returncode == 0
     assert status(guarded, guarded.keys["admin"]) == 401
     assert status(guarded, other, "/v1/apikeys") == 200
 

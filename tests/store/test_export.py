@@ -53,16 +53,20 @@ CALLS = st.lists(
     min_size=1,
     max_size=12,
 )  # fmt: skip
-TABLES = ("items", "list_items", "note_words", "idempotency_keys")
+COLUMNS = {
+    "items": "key, value, length, bytes, version, created_at, updated_at, expires_at",
+    "list_items": "key, position, value",
+    "note_words": "word, note, count, length",
+    "idempotency_keys": "sender, sequence, verb, key, digest, result, used_on",
+}
 NOW = 1_700_000_000.0
 
 
 def contents(driver: Driver, namespace: str) -> dict[str, object]:
     """Everything that a store has of a namespace, except its name and today's writes."""
     found = {}
-    for table in TABLES:
-        rows = driver.query(f"SELECT * FROM {table} WHERE namespace = ?", namespace)
-        found[table] = sorted(repr(row[1:]) for row in rows)
+    for table, columns in COLUMNS.items():
+        found[table] = sorted(map(repr, driver.query(f"SELECT {columns} FROM {table} WHERE namespace = ?", namespace)))
     rows = driver.query(
         f"""SELECT data, {", ".join(INSERT_COLUMNS[1:])} FROM notes
         JOIN erasable_blobs b ON b.id = blob_id WHERE namespace = ?""",

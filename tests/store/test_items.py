@@ -1,13 +1,17 @@
-"""Listing keys: page by page, in order, at a cost that does not depend on which page it is."""
+"""The cost of items: of the last page of keys, and of those beside a large value."""
 
 from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import SyncDriver, work_of
-from scrubjay.store import items
+from scrubjay.store import items, lists, overview
+from scrubjay.store.sqlite.store import SqliteStore
 
 
 @pytest.fixture
@@ -35,3 +39,44 @@ def test_a_page_holds_the_next_keys_with_the_prefix(store, held, prefix, after, 
     store.run(items.update_items("ns", dict.fromkeys(held, "1")))
     expected = sorted(key for key in held if key.startswith(prefix) and key > after)
     assert store.run(items.list_keys("ns", prefix, after, limit)) == expected[:limit]
+
+
+LARGE = "x" * 2**23
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="only Linux counts the bytes that a process reads")
+@pytest.mark.parametrize("holder", ["value", "list"])
+def test_a_large_value_is_not_read_by_operations_on_other_keys(tmp_path, holder):
+    """Every key is compared with those of its neighbours; each operation starts without a cache."""
+    text = f'"{LARGE}"'
+    with _opened(tmp_path) as store:
+        for name in ("a", "c"):
+            store.run(items.set_item("ns", name, "1"))
+            store.run(lists.append_items("ns", f"{name}-list", ["1", "2"]))
+        large = items.set_item("ns", "b", text) if holder == "value" else lists.append_items("ns", "b", [text])
+        store.run(large)
+    for operation in (
+        items.read_text("ns", "a"),
+        items.read_text("ns", "c"),
+        items.set_item("ns", "a", "2"),
+        items.set_item("ns", "new", "2"),
+        lists.append_items("ns", "a-list", ["3"]),
+        lists.read_tail("ns", "c-list", 2),
+        items.delete_item("ns", "c"),
+        items.list_keys("ns"),
+        overview.list_entries("ns", "", "", 100),
+        items.set_item("another", "a", "1"),
+    ):
+        with _opened(tmp_path) as store:
+            before = _bytes_read()
+            store.run(operation)
+            assert _bytes_read() - before < len(LARGE) // 4, operation.verb
+
+
+def _opened(folder: Path) -> closing[SqliteStore]:
+    return closing(SqliteStore(folder / "db", durability="fast"))
+
+
+def _bytes_read() -> int:
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["rchar"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import sqlite3
-import time
 from collections import Counter
 from contextlib import closing
 from datetime import timedelta
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import eventually
 from scrubjay import Conflict, QuotaExceeded, Unavailable
 from scrubjay.recall import query as query_analysis
 from scrubjay.recall import word_lists
@@ -215,11 +215,7 @@ def test_erased_text_is_in_the_log_only_while_a_reader_needs_it(open_driver):
         assert driver.run(notes.forget("ns", note.id))[0]
         assert b"zyxword" in bytes_on_disk(driver)
         reader.execute("COMMIT")
-        for _ in range(100):
-            if b"zyxword" not in bytes_on_disk(driver):
-                return
-            time.sleep(0.1)
-    raise AssertionError("the log was not emptied within ten seconds")
+        eventually(lambda: b"zyxword" not in bytes_on_disk(driver))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from scrubjay.store import api_keys, items, lists, notes, usage
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.recover import recovery
 from scrubjay.store.recover.pages import INDEX_INNER, INDEX_LEAF, TABLE_INNER, TABLE_LEAF, Pages
-from scrubjay.store.recover.recovery import Report, recover, shapes
+from scrubjay.store.recover.recovery import NOT_COPIED, Report, recover, shapes
 from scrubjay.store.sqlite import SqliteStore, schema
 from scrubjay.store.sqlite import connection as sqlite
 from scrubjay.validation import NewNote
@@ -312,11 +312,11 @@ def test_tables_and_columns_of_later_versions_are_recovered(whole, truth, tmp_pa
     connection.close()
 
 
-def test_recover_can_tell_all_tables_apart():
+def test_recover_can_tell_apart_all_tables_that_it_copies():
     """By the shape of their rows alone: a table that looks like another, or like an index, needs a new rule there."""
     known = shapes()
     for shape in known:
-        if not shape.is_index:
+        if not shape.is_index and shape.name not in NOT_COPIED:
             alike = [
                 other.name
                 for other in known

@@ -44,15 +44,19 @@ def test_one_refused_write_in_a_batch_leaves_the_others_alone(tmp_path):
     driver.close()
 
 
+INSERT_HALF = """INSERT INTO items (namespace, key, value, bytes, version, created_at, updated_at)
+VALUES ('ns', 'half', '1', 5, 1, 0, 0)"""
+
+
 @operation("test", WRITE)
 def _write_then_fail(_context):
-    yield "INSERT INTO items VALUES ('ns', 'half', '1', NULL, 5, 1, 0, 0, NULL)", ()
+    yield INSERT_HALF, ()
     yield "INSERT INTO no_such_table VALUES (1)", ()
 
 
 @operation("test", WRITE)
 def _bug(_context):
-    yield "INSERT INTO items VALUES ('ns', 'half', '1', NULL, 5, 1, 0, 0, NULL)", ()
+    yield INSERT_HALF, ()
     raise ZeroDivisionError
 
 

@@ -79,8 +79,8 @@ def executor_of(arguments: argparse.Namespace) -> contextlib.closing[Executor]:
     return contextlib.closing(open_executor(resolve_arguments(url=arguments.url, path=arguments.path)))
 
 
-def require_namespace(arguments: argparse.Namespace) -> None:
-    """Raise NotFound if there is no such namespace.
+def require_namespace(arguments: argparse.Namespace, advice: str = "") -> None:
+    """Raise NotFound, with advice, if there is no such namespace.
 
     A command calls it when it has found nothing: an empty result must not hide a mistyped name.
     """
@@ -88,7 +88,7 @@ def require_namespace(arguments: argparse.Namespace) -> None:
         known = executor.run(commands.NAMESPACES(""))
     if arguments.namespace not in known:
         hint = did_you_mean(arguments.namespace, known) or "`scrubjay namespaces` lists them"
-        raise NotFound(f"no such namespace: {arguments.namespace!r}; {hint}")
+        raise NotFound(f"no such namespace: {arguments.namespace!r}; {hint}{advice}")
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
@@ -96,9 +96,9 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     return resolve_arguments(url=arguments.url, path=arguments.path)
 
 
-def open_file(arguments: argparse.Namespace, secret: str | None = None) -> SqliteStore:
-    """The store of a command that works on a SQLite file only."""
-    engine.require_file(settings_of(arguments), "PostgreSQL has its own tools for this; docs/postgresql.md names them")
+def open_file(arguments: argparse.Namespace, instead: str, secret: str | None = None) -> SqliteStore:
+    """The store of a command that works on a SQLite file only; `instead` is what to do with a PostgreSQL database."""
+    engine.require_file(settings_of(arguments), instead)
     return open_database(arguments, secret)  # type: ignore[return-value]
 
 

@@ -10,7 +10,7 @@ from scrubjay.cli.common import add_limit_flags, executor_of, fail, given_limits
 from scrubjay.cli.output import Column, Report, format_size, note, print_json, print_records
 from scrubjay.cli.parser import Commands
 from scrubjay.models import ApiKey
-from scrubjay.settings import parse_count, parse_size
+from scrubjay.settings import DEFAULT_MAX_BYTES, DEFAULT_WRITES_PER_DAY, parse_count, parse_size
 
 
 def issue(arguments: argparse.Namespace) -> int:
@@ -21,13 +21,19 @@ def issue(arguments: argparse.Namespace) -> int:
         rights = (patterns, arguments.read_only, arguments.admin)
         issued = executor.run(commands.ISSUE_KEY("", arguments.name, *rights, given_limits(arguments)))
     with Report(arguments) as report:
-        report(issued.secret, **issued.apikey.to_json(), key=issued.secret, admin_key=issued.admin_secret)
+        report(issued.secret, **issued.to_json())
     note("Keep it: it is shown only now. Give it to clients as SCRUBJAY_API_KEY.")
     if issued.admin_secret:
         note(
             f"admin key  {issued.admin_secret}\n"
-            "No other api key was in force, so this admin key was issued as well and is shown only now: from now on\n"
-            "every request needs a key. Set SCRUBJAY_API_KEY to the admin key to issue, list and revoke keys."
+            "No other api key was in force, so this admin key was issued as well and is shown only now.\n"
+            "Set SCRUBJAY_API_KEY to the admin key to issue, list and revoke keys."
+        )
+    if issued.is_first:
+        note(
+            "From now on every request to a server needs a key, and every namespace has a quota:\n"
+            f"{DEFAULT_WRITES_PER_DAY:,} writes a day and {format_size(DEFAULT_MAX_BYTES)}, unless the server was"
+            " started with other limits.\n`scrubjay quota NAMESPACE` shows and changes them."
         )
     return 0
 

@@ -180,6 +180,8 @@ def quota(arguments: argparse.Namespace) -> int:
     limits = given_limits(arguments)
     if not limits:
         return usage(arguments)
+    if not arguments.new:
+        require_namespace(arguments, "; pass --new to limit a namespace before its first write")
     with open_memory(arguments) as memory:
         _print_usage(arguments, memory.set_quota(**limits))
     return 0
@@ -267,6 +269,7 @@ def add_commands(command: Commands) -> None:
         example="scrubjay quota my-agent --writes-per-day 5000 --max-bytes 200MB", needs_file=False,
     )  # fmt: skip
     add_limit_flags(limiter, ("--writes-per-day", parse_count), ("--max-bytes", parse_size))
+    limiter.add_argument("--new", action="store_true", help="limit a namespace before its first write")
 
 
 def _add_value_commands(command: Commands) -> None:

@@ -12,12 +12,18 @@ from scrubjay.recall.terms import count_affixes, count_terms, normalize, stem_of
 
 MIN_NEEDLE_CHARS = 3
 """Characters that a word and its stem must have in common to be searched for in place of the word."""
+MAX_NEEDLES = 32
+"""Words of a query that are searched for, the longest first: each of them is looked for in every text."""
+MAX_SCORED_CHARS = 2048
+"""Characters of a text whose words are counted for its score, which takes half a millisecond. Of a longer text they are
+those around the words of the query."""
 
 
 def needles_of(passages: Sequence[Passage]) -> list[str]:
     """What the forms of each word of a query have in common, such as "databas" for database and databases."""
     words = {word for passage in passages for term, word in passage.words.items() if term > 0}
-    return [_common_start(word, stem_of(word)) for word in words]
+    longest = sorted(words, key=lambda word: (-len(word), word))[:MAX_NEEDLES]
+    return [_common_start(word, stem_of(word)) for word in longest]
 
 
 def _common_start(word: str, stem: str) -> str:
@@ -31,6 +37,15 @@ def count_needles(text: str, needles: Sequence[str]) -> int:
     """How many of the needles a text contains, whatever case and accents it has."""
     plain = text.lower() if text.isascii() else normalize(text)
     return sum(needle in plain for needle in needles)
+
+
+def excerpt(text: str, needles: Sequence[str]) -> str:
+    """A short text as it is; of a long one, what surrounds the first occurrence of each needle."""
+    if len(text) <= MAX_SCORED_CHARS:
+        return text
+    plain, reach = normalize(text), MAX_SCORED_CHARS // (2 * len(needles))
+    starts = (max(at - reach, 0) for needle in needles if (at := plain.find(needle)) >= 0)
+    return " ".join(plain[start : start + 2 * reach] for start in starts)
 
 
 def terms_of(text: str) -> Counter[int]:

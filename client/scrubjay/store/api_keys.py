@@ -69,9 +69,9 @@ def issue(
     others = yield "find_active_api_key", ()
     made, secret = yield from _add(context, name, patterns, read_only, admin, limits)
     if admin or others:
-        return IssuedKey(made, secret, None)
+        return IssuedKey(made, secret, None, is_first=not others)
     _, admin_secret = yield from _add(context, "admin", _ALL, False, True)
-    return IssuedKey(made, secret, admin_secret)
+    return IssuedKey(made, secret, admin_secret, is_first=True)
 
 
 @operation("issue", WRITE)

@@ -69,7 +69,7 @@ def run_once(
         return operation
     check_key(key.sender)
     once = Operation(operation.verb, operation.mode, _run_once, (operation.namespace, operation.key, operation, key))
-    once.is_repeatable = True
+    once.sender = key.sender
     return once
 
 

@@ -48,6 +48,10 @@ class SlowQuery(NamedTuple):
     params: Sequence[Any]
 
 
+class WouldBlock(Exception):
+    """An operation has a statement that is too slow for an event loop, or waits for the network."""
+
+
 Statement = tuple[str, Sequence[Any]] | ExecuteMany | SlowQuery
 """What an operation yields: the name of a query, which each engine has the SQL text of, and its parameters."""
 Rows = list[tuple[Any, ...]]
@@ -125,7 +129,7 @@ class Replay(NamedTuple):
 class Operation(Generic[T]):
     """A call that a driver can start, and start again when the database was busy."""
 
-    __slots__ = ("_arguments", "_statements", "actor", "is_repeatable", "is_wanted", "mode", "replay", "verb")
+    __slots__ = ("_arguments", "_statements", "actor", "is_wanted", "mode", "replay", "sender", "verb")
 
     def __init__(
         self,
@@ -141,8 +145,8 @@ class Operation(Generic[T]):
         self._arguments = arguments
         self.replay = replay
         self.actor = LOCAL
-        self.is_repeatable = False
-        """Whether it does nothing if it has happened before, because it has an idempotency key."""
+        self.sender = ""
+        """The sender of its idempotency key, with which it does nothing if it has happened before; empty without."""
         self.is_wanted: Callable[[], bool] | None = None
         """Asked when its transaction has begun; if it says False, a write is not made. None means that it is wanted."""
 

@@ -11,25 +11,28 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator, KeysView
+from collections.abc import Callable, Iterator, KeysView
 from types import FrameType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from autogen import ConversableAgent, GroupChatManager
+from autogen import ConversableAgent
 
 from scrubjay.adapters._messages import Message, for_model, new_messages, snapshot, text_of, uses_tools
 from scrubjay.adapters._records import Elsewhere, Replay, Row, SavedMessages, new_id
 from scrubjay.adapters._sessions import Session, Writes, is_on_event_loop, join_names, quote_name
-from scrubjay.adapters.autogen._caller import Caller, find_caller, is_autogen, is_outside, read_append
+from scrubjay.adapters.autogen._caller import Caller, find_caller, is_autogen, is_of_autogen, is_outside, read_append
 from scrubjay.adapters.autogen._persistent import (
     PersistentMixin,
     SessionPart,
     add_signature,
+    is_manager,
     is_persistent,
     owns_record,
 )
 from scrubjay.conversations import DEFAULT, HISTORY, IDS, WITH
+from scrubjay.errors import InvalidInput
+from scrubjay.learning import EVERY_MESSAGES, QUIET_SECONDS
 from scrubjay.memory import Memory
 from scrubjay.validation import MAX_NOTE_BYTES, check_count
 
@@ -72,20 +75,20 @@ class Conversations(dict[Any, list[Message]]):
         return part
 
     def __getitem__(self, peer: Any) -> list[Message]:
-        view = super().__getitem__(peer)
-        if self._part.has_earlier(peer) and is_outside(sys._getframe(1)):
+        if not self.knows(peer):
+            self._restore(peer, is_whole=is_outside(sys._getframe(1)))
+        elif self._part.has_earlier(peer) and is_outside(sys._getframe(1)):
             self._part.read_earlier(self, peer)
-        return view
+        return super().__getitem__(peer)
 
-    def __missing__(self, peer: Any) -> list[Message]:
+    def _restore(self, peer: Any, *, is_whole: bool) -> None:
         with self._part.session.restoring:
             if not self.knows(peer):
-                view = self._part.restore(self._agent, peer)
+                view = self._part.restore(self._agent, peer, is_whole=is_whole)
                 for other in self.known_peers():
                     if isinstance(other, SavedPeer) and other.name == peer_name(peer):
                         del self[other]
                 self[peer] = view
-            return self[peer]
 
     def knows(self, peer: Any) -> bool:
         """Whether this process has the messages for a peer; nothing is read."""
@@ -94,15 +97,16 @@ class Conversations(dict[Any, list[Message]]):
     def known_peers(self) -> list[Any]:
         return list(super().__iter__())
 
-    def restore_all(self) -> None:
+    def restore_all(self, *, is_whole: bool = False) -> None:
+        """Restore the conversations with peers that this process has not used, or the ends of them."""
         known = {peer_name(peer) for peer in self.known_peers()}
         for name in self._part.stored_peers():
             if name not in known:
-                self[SavedPeer(name)]
+                self._restore(SavedPeer(name), is_whole=is_whole)
 
     def read_all(self) -> None:
         """Read all that is stored."""
-        self.restore_all()
+        self.restore_all(is_whole=True)
         for peer in self.known_peers():
             self._part.read_earlier(self, peer)
 
@@ -180,8 +184,9 @@ class AfterSaving:
 class AgentPart(SessionPart):
     """What an agent has in a session: a record for each peer, and how its messages are saved and restored."""
 
-    __slots__ = ("_anonymous_user", "_hides_stored", "_may_have_earlier", "_peers", "_recalled", "_records",
-                 "_remembers", "_replays", "_starts", "_talks", "_warned", "limits", "name")  # fmt: skip
+    __slots__ = ("_anonymous_user", "_hides_stored", "_learn_with", "_may_have_earlier", "_peers", "_recalled",
+                 "_records", "_remembers", "_replays", "_starts", "_talks", "_unlearned", "_warned", "limits",
+                 "name")  # fmt: skip
 
     def __init__(
         self,
@@ -193,6 +198,7 @@ class AgentPart(SessionPart):
         max_tokens: int | None = None,
         remember: bool,
         resume: bool,
+        learn_with: Callable[[str], str] | None = None,
     ) -> None:
         for option, limit in (("max_messages", max_messages), ("max_tokens", max_tokens)):
             if limit is not None:
@@ -201,6 +207,9 @@ class AgentPart(SessionPart):
         self.name = name
         self.limits = (max_messages, max_tokens)
         self._remembers = remember
+        self._learn_with = learn_with
+        self._unlearned = 0
+        """How many lines were saved since the conversation was last learned from."""
         self._hides_stored = not resume
         self._records: dict[str, SavedMessages] = {}
         self._may_have_earlier = False
@@ -217,8 +226,10 @@ class AgentPart(SessionPart):
 
     # ------------------------------------------------------------ restoring
 
-    def restore(self, agent: Any, peer: Any) -> list[Message]:
-        """The list of messages for a peer that this process has not used so far."""
+    def restore(self, agent: Any, peer: Any, *, is_whole: bool) -> list[Message]:
+        """The list of messages for a peer that this process has not used so far: all that are stored, or the end."""
+        if is_whole and not owns_record(peer) and not self._peer_has_record(peer):
+            self.record(peer, is_whole=True)
         view = self._restored(agent, peer)
         if peer in self._starts:
             self._starts[peer] = len(view)
@@ -244,25 +255,30 @@ class AgentPart(SessionPart):
 
     def has_earlier(self, peer: Any) -> bool:
         """Whether the list of messages for a peer lacks some at its start that have not been read yet."""
+        if owns_record(peer):
+            return bool(peer.groupchat._scrubjay.record.has_earlier)
         record = self._records.get(peer_name(peer)) if self._may_have_earlier else None
         return record is not None and record.has_earlier
 
     def read_earlier(self, conversations: Conversations, peer: Any) -> None:
         """Read the messages for a peer that have not been read yet."""
-        if self.has_earlier(peer):
+        if not self.has_earlier(peer):
+            return
+        if owns_record(peer):
+            peer.groupchat._scrubjay.read_earlier(peer.groupchat)
+        else:
             with self.session.restoring:
                 view = conversations[peer]
                 self._shift(conversations, view, self.record(peer).read_earlier(view))
 
     def read_for_reply(self, agent: Any, peer: Any) -> None:
-        """Read as many messages for a peer as a reply needs: all, unless AutoGen alone reads them for a bounded one."""
-        if not self.has_earlier(peer):
+        """Read as many messages for a peer as a reply needs; a group chat reads for all its members."""
+        if owns_record(peer) or not self.has_earlier(peer):
             return
-        conversations, client = _conversations(agent), getattr(agent, "client", None)
-        limits = limits_for(client, self.limits)
-        if _has_readers(agent) or (client is not None and limits == (None, None)):
+        conversations, limits = _conversations(agent), needed_by(agent, self.limits)
+        if limits is None:
             self.read_earlier(conversations, peer)
-        elif client is not None:
+        elif limits != (0, None):
             with self.session.restoring:
                 view = conversations[peer]
                 self._shift(conversations, view, self.record(peer).read_last(view, *limits))
@@ -294,10 +310,11 @@ class AgentPart(SessionPart):
         record = self._records.get(peer_name(peer))
         return record is not None and not record.is_complete
 
-    def record(self, peer: Any) -> SavedMessages:
+    def record(self, peer: Any, *, is_whole: bool = False) -> SavedMessages:
         name = peer_name(peer)
         if name not in self._records:
-            record = SavedMessages(self.session, self._key(name), is_hidden=self._hides_stored)
+            options = {"is_hidden": self._hides_stored, "is_whole": is_whole}
+            record = SavedMessages(self.session, self._key(name), **options)
             self._may_have_earlier |= record.has_earlier or not record.is_complete
             self._records[name] = record
         return self._records[name]
@@ -367,6 +384,7 @@ class AgentPart(SessionPart):
         saved = snapshot(row.message) if row.saved is None else row.saved
         t.append(self.session.key(HISTORY), {"sender": sender, "message": _readable(saved)})
         t.append(self.session.key(HISTORY + IDS), row.id)
+        self._unlearned += 1
         text = text_of(saved)
         if self._remembers and not uses_tools(saved) and text.strip():
             t.remember(
@@ -378,7 +396,7 @@ class AgentPart(SessionPart):
 
     def _has_written(self, sender: str, peer: Any) -> bool:
         """Whether the sender has put the message into the same conversation_history: agents may share a memory."""
-        author = peer.groupchat.agent_by_name(sender) if isinstance(peer, GroupChatManager) else peer
+        author = peer.groupchat.agent_by_name(sender) if is_manager(peer) else peer
         return self._is_in_session(author)
 
     def _is_in_session(self, other: Any) -> bool:
@@ -410,10 +428,14 @@ class AgentPart(SessionPart):
         view = conversations[peer]
         talk = Talk(peer, view, len(view))
         self._talks.append(talk)
+        if self._unlearned >= EVERY_MESSAGES:
+            self.learn()
         try:
             yield
         finally:
             self._talks = [each for each in self._talks if each is not talk]
+            if not self._talks:
+                self.learn(QUIET_SECONDS)
 
     def _keep_apart(self, conversations: Conversations, peer: Any, other: Talk) -> None:
         if peer in conversations.known_peers() and conversations[peer] is not other.view:
@@ -426,6 +448,13 @@ class AgentPart(SessionPart):
                 " conversation. Give each person an agent with a session= of their own",
                 peer.name, self.name,
             )  # fmt: skip
+
+    def learn(self, delay: float = 0) -> None:
+        """Let the model learn from what is new, if it is to, in the background and after so many seconds."""
+        if self._learn_with is not None and self._unlearned:
+            if not delay:
+                self._unlearned = 0
+            self.session.learn(HISTORY, self._learn_with, delay)
 
     # ------------------------------------------------------------ clearing
 
@@ -528,9 +557,13 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         AutoGen knows the model.
     :param recall: before each reply, put notes of the memory about the last message into the prompt.
     :param remember: store each message as a note, too, for `recall`.
+    :param learn: True to let the agent's own model turn what is new in the conversation into notes, for `recall`, or a
+        function that is given a prompt and returns a model's answer. That is done in the background when a chat ends
+        and every 20 messages, and costs at most SCRUBJAY_LEARN_TOKENS a day.
     :param resume: start with the stored conversations; with False they stay stored, and the agent starts empty.
     :raises Unauthenticated, Forbidden: if the api key of the memory may not write to it.
-    :raises InvalidInput: if `conversation_history` in the memory is a value of your own.
+    :raises InvalidInput: if `conversation_history` in the memory is a value of your own, or `learn=True` is given
+        without an `llm_config`.
 
     What cannot be stored at once is queued in a file on this machine and sent later (see `Memory`); an error is logged
     if that fails, too. With a Memory that is `strict`, a history that cannot be read raises Unavailable.
@@ -551,12 +584,13 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         max_tokens: int | None = None,
         recall: bool = False,
         remember: bool = False,
+        learn: bool | Callable[[str], str] = False,
         resume: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(name, *args, **kwargs)
         limits = {"max_messages": max_messages, "max_tokens": max_tokens}
-        start_agent(self, memory, session, recall=recall, remember=remember, resume=resume, **limits)
+        start_agent(self, memory, session, recall=recall, remember=remember, learn=learn, resume=resume, **limits)
 
     def _append_oai_message(self, *args: Any, **kwargs: Any) -> bool:
         args, kwargs = _with_recipient(args, kwargs)
@@ -644,6 +678,7 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         if _asks_to_clear(sys._getframe(1), args, kwargs):
             _clear_both(self, recipient)
         result = super().initiate_chat(recipient, *args, **kwargs)
+        self._scrubjay.learn()
         self._scrubjay.read_earlier(_conversations(self), recipient)  # the list is result.chat_history
         return result
 
@@ -652,6 +687,7 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
             await asyncio.to_thread(_clear_both, self, recipient)
         result = await super().a_initiate_chat(recipient, *args, **kwargs)
         await self._scrubjay.session.wait_async()
+        self._scrubjay.learn()
         await asyncio.to_thread(self._scrubjay.read_earlier, _conversations(self), recipient)
         return result
 
@@ -684,17 +720,40 @@ def start_agent(
     *,
     recall: bool = False,
     remember: bool = False,
+    learn: bool | Callable[[str], str] = False,
     resume: bool = True,
     **limits: int | None,
 ) -> None:
     """Give an agent its session; `agent` is a PersistentAgent that has none so far."""
-    part = AgentPart(agent.name, memory, session, remember=remember, resume=resume, **limits)
+    model = model_of(agent) if learn is True else learn or None
+    part = AgentPart(agent.name, memory, session, remember=remember, resume=resume, learn_with=model, **limits)
     said, agent._oai_messages = agent._oai_messages, Conversations(agent)
     part.attach(agent)
     for peer, messages in said.items():
         part.take_over(agent._oai_messages, peer, list(messages))
     if recall:
         agent.register_hook("process_all_messages_before_reply", part.with_context)
+
+
+def model_of(agent: Any) -> Callable[[str], str]:
+    """A function that asks the model of an agent."""
+    if getattr(agent, "client", None) is None:
+        raise InvalidInput(
+            f"learn=True asks the model of {agent.name!r}, which has no llm_config; give it one, or learn=f with a"
+            " function that is given a prompt and returns a model's answer"
+        )
+
+    def ask(prompt: str) -> str:
+        config = agent.llm_config or {}
+        # The agent's tools are sent with every request of its client; none is to be called here.
+        without = {"tool_choice": "none"} if config.get("tools") else {}
+        without |= {"function_call": "none"} if config.get("functions") else {}
+        client = agent.client
+        answer = client.create(messages=[{"role": "user", "content": prompt}], cache=None, **without)
+        found = client.extract_text_or_completion_object(answer)
+        return str(found[0]) if found else ""
+
+    return ask
 
 
 def _with_recipient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -705,14 +764,30 @@ def _with_recipient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
     return given, {name: arg.recipient if type(arg) is AfterSaving else arg for name, arg in kwargs.items()}
 
 
+def needed_by(agent: Any, limits: Limits) -> Limits | None:
+    """How many messages a reply of an agent needs at most; None: all, for a program or for a model without a bound.
+
+    An agent without a model whose messages only AutoGen reads needs none.
+    """
+    if _has_readers(agent):
+        return None
+    client = getattr(agent, "client", None)
+    if client is None:
+        return 0, None
+    bounds = limits_for(client, limits)
+    return None if bounds == (None, None) else bounds
+
+
 def _has_readers(agent: Any) -> bool:
     """Whether code of the user's reads the messages before a reply: a hook, a reply function or a method."""
+    if not isinstance(agent, ConversableAgent):
+        return True
     hooks = [hook for name in _READING_HOOKS for hook in agent.hook_lists.get(name, ())]
     functions = [reply["reply_func"] for reply in agent._reply_func_list]
     own = [vars(kind)[name] for kind in type(agent).__mro__ for name in _REPLYING if name in vars(kind)]
-    return any(getattr(hook, "__self__", None) is not agent._scrubjay for hook in hooks) or not all(
-        str(getattr(function, "__module__", "")).partition(".")[0] in ("autogen", "scrubjay")
-        for function in [*functions, *own]
+    own_part = vars(agent).get("_scrubjay", agent)
+    return any(getattr(hook, "__self__", None) is not own_part for hook in hooks) or not all(
+        is_of_autogen(function) for function in [*functions, *own]
     )
 
 
@@ -749,7 +824,7 @@ def peer_name(peer: Any) -> str:
     members.
     """
     name = str(peer.name)
-    return f"{name}:{join_names(member_names(peer.groupchat))}" if isinstance(peer, GroupChatManager) else name
+    return f"{name}:{join_names(member_names(peer.groupchat))}" if is_manager(peer) else name
 
 
 def member_names(group: Any) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypedDict, Unpack, overload
 
 from autogen import ConversableAgent, GroupChat, GroupChatManager, register_function
@@ -26,6 +27,7 @@ class Options(TypedDict, total=False):
     max_tokens: int | None
     recall: bool
     remember: bool
+    learn: bool | Callable[[str], str]
     resume: bool
 
 
@@ -47,11 +49,12 @@ def persist(
     max_tokens: int | None = None,
     recall: bool = False,
     remember: bool = False,
+    learn: bool | Callable[[str], str] = False,
     resume: bool = True,
 ) -> Any:
     """Make an agent, a group chat or a pattern that exists already persistent, and return it; of a manager, its chat.
 
-    The arguments are those of PersistentAgent and PersistentGroupChat; `recall`, `remember` and `resume` are
+    The arguments are those of PersistentAgent and PersistentGroupChat; `recall`, `remember`, `learn` and `resume` are
     for agents only. A pattern (AG2's DefaultPattern, AutoPattern, RoundRobinPattern, …) continues with its messages,
     its context variables and the agent that was active, and agents may join and leave; without a memory it is known by
     the name of its initial agent.
@@ -61,7 +64,7 @@ def persist(
     if is_persistent(thing):
         raise InvalidInput(f"{thing!r} is persistent already; give memory= and session= where it is made")
     options: dict[str, Any] = {"max_messages": max_messages, "max_tokens": max_tokens}
-    notes = {"recall": recall, "remember": remember}
+    notes = {"recall": recall, "remember": remember, "learn": learn}
     kind, start = _kind_of(type(thing))
     if kind is PersistentAgent and not isinstance(thing, GroupChatManager):
         return change_class(thing, kind, start, memory, session, {**options, **notes, "resume": resume})

@@ -1,8 +1,8 @@
 """Waking watchers: a write tells every process that listens which namespaces have changed (LISTEN and NOTIFY).
 
-NOTIFY runs after the commit, in a transaction of its own that waits for no disk: inside of it, PostgreSQL would let
-only one transaction of the whole database commit at a time. A notification may be lost, if a process is killed between
-the two or a connection breaks; watchers therefore look by themselves as well, once a second.
+NOTIFY is sent together with the COMMIT, but runs after it in a transaction of its own, which waits for no disk: inside
+of it, PostgreSQL would let only one transaction of the whole database commit at a time. A notification may be lost when
+a connection breaks; watchers therefore look by themselves as well, once a second.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from hashlib import blake2b
-from typing import Any
 
 import psycopg
 
 from scrubjay.errors import ScrubjayError
 from scrubjay.store.postgres.connection import Connections
+from scrubjay.store.postgres.session import Bound
 
 log = logging.getLogger("scrubjay")
 
 CHANNEL = "scrubjay"
+_NOTIFY = "SELECT pg_notify($1, token) FROM unnest($2::text[]) token"
 CHECK_SECONDS = 0.5
 """Seconds after which the thread looks whether it should end."""
 RETRY_SECONDS = 0.5
@@ -49,14 +50,17 @@ class Listener:
         """What a notification says instead of the namespace: short, and no secret."""
         return blake2b(f"{self._connections.address.schema}\0{namespace}".encode(), digest_size=16).hexdigest()
 
-    def notify(self, connection: psycopg.Connection[Any], namespaces: Collection[str]) -> None:
-        """Tell every listener that namespaces have changed; a failure delays watchers, and the write is done."""
-        tokens = [self.token_of(namespace) for namespace in namespaces]
-        for token in tokens:
-            self._call(token)  # what this process has done is known here at once
-        with contextlib.suppress(psycopg.Error):
-            for token in tokens:
-                connection.execute("SELECT pg_notify($1, $2)", (CHANNEL, token))
+    def notifications(self, namespaces: Collection[str]) -> list[Bound]:
+        """The statements that tell every listener that namespaces have changed."""
+        if not namespaces:
+            return []
+        return [(_NOTIFY, (CHANNEL, [self.token_of(namespace) for namespace in namespaces]))]
+
+    def changed(self, namespaces: Collection[str]) -> None:
+        """Call the callbacks of this process at once."""
+        if self._callbacks:
+            for namespace in namespaces:
+                self._call(self.token_of(namespace))
 
     def subscribe(self, callback: Callback) -> None:
         with self._lock:

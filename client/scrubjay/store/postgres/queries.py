@@ -47,11 +47,18 @@ THEN ARRAY({_NEIGHBOURS} IS NULL AND o.id > n.id AND o.id < n.id + {_NEAR} ORDER
 ELSE ARRAY({_NEIGHBOURS} = n.session AND o.id > n.id ORDER BY o.id LIMIT {NEIGHBOURS}) END)::text"""
 _CHANGE = "at, actor, verb, namespace, key, bytes"
 
+APPEND_CHANGES = f"""INSERT INTO changes (number, {_CHANGE})
+SELECT {_LAST_OF} + c.n, c.at, c.actor, c.verb, ?1, c.key, c.bytes
+FROM unnest(?2::bigint[], ?3::text[], ?4::text[], ?5::text[], ?6::bigint[])
+WITH ORDINALITY AS c (at, actor, verb, key, bytes, n) ORDER BY c.n"""
+"""append_change for several changes of one namespace: times, actors, verbs, keys and sizes."""
+
 _OWN = {
     # The row of a key is locked until the commit: its usage is read, counted and written.
     "read_key_usage": f"{QUERIES['read_key_usage']} FOR NO KEY UPDATE",
     "list_entries": f"""SELECT key, length, bytes, version, updated_at, expires_at,
-        CASE WHEN left(value, 1) <> '{ENCRYPTED}' THEN substr(value, 1, 200) WHEN bytes <= 4000 THEN value END
+        CASE WHEN bytes <= 4000 AND left(value, 1) = '{ENCRYPTED}' THEN value
+        WHEN bytes <= 65536 AND left(value, 1) <> '{ENCRYPTED}' THEN substr(value, 1, 200) END
         FROM items WHERE {_BETWEEN} ORDER BY key LIMIT ?""",
     "sum_items": f"""SELECT count(*), coalesce(sum(bytes), 0), coalesce(max(version), 0),
         count(*) FILTER (WHERE {_LIVE}) FROM items WHERE namespace = ?""",

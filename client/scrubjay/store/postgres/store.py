@@ -13,12 +13,13 @@ import psycopg
 from scrubjay.errors import InvalidInput, QuotaExceeded, ScrubjayError
 from scrubjay.store import changes, expiry
 from scrubjay.store.encryption import NO_ENCRYPTION, Cipher, KeyEnvelope, open_envelope
-from scrubjay.store.operation import NO_QUOTA, SNAPSHOT, WRITES, Context, Operation, Quota
+from scrubjay.store.operation import NO_QUOTA, WRITES, Context, Operation, Quota
 from scrubjay.store.postgres.cipher import as_text
 from scrubjay.store.postgres.connection import BUSY_SECONDS, Connections, is_temporary, lock_schema
 from scrubjay.store.postgres.listener import Listener
 from scrubjay.store.postgres.queries import text_of
-from scrubjay.store.postgres.transaction import execute
+from scrubjay.store.postgres.session import Session
+from scrubjay.store.postgres.transaction import Reading
 from scrubjay.store.postgres.writer import Writer
 from scrubjay.store.sqlite.store import AUDIT_DAYS, AUDIT_ROWS, SWEEP_SECONDS
 
@@ -70,7 +71,7 @@ class PostgresStore(Connections):
     def reset(self) -> None:
         super().reset()
         self.listener = Listener(self)
-        self.writer = Writer(self, self.context, self._notify)
+        self.writer = Writer(self, self.context, self.listener)
 
     def locks(self) -> list[Any]:
         return [*self.writer.locks(), *super().locks()]
@@ -87,9 +88,6 @@ class PostgresStore(Connections):
         super().after_fork(in_child=in_child)
         if not in_child:
             self.listener.reopen()
-
-    def _notify(self, connection: psycopg.Connection[Any], namespaces: set[str]) -> None:
-        self.listener.notify(connection, namespaces)
 
     def context(self, operation: Operation[Any]) -> Context:
         """What an operation knows while it runs in this store."""
@@ -134,34 +132,25 @@ class PostgresStore(Connections):
     def read(self, operation: Operation[T], seconds: float | None = None) -> T:
         """Run an operation that reads; it is started again if its connection is lost before its first rows."""
         for _ in self.retry_while_busy(seconds):
-            connection, seen = None, 0
+            session, reading = None, Reading(operation, self.context(operation))
             try:
-                connection = self.take()
-                statements = operation.start(self.context(operation))
-                if operation.mode is SNAPSHOT:
-                    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                statement = next(statements)
-                while True:
-                    rows = execute(connection, statement)
-                    seen += 1
-                    statement = statements.send(rows)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
+                session = self.take()
+                return session.run_blocking(reading.run(session))
             except psycopg.Error as error:
-                if seen or not is_temporary(error):
+                if reading.has_rows or not is_temporary(error):
                     raise self.explained(error) from error
                 self.failed(error)
             finally:
-                if connection is not None:
-                    self.end(connection)
+                if session is not None:
+                    self.end(session)
         raise AssertionError  # retry_while_busy() ends with an error
 
     # ------------------------------------------------------------ encryption
 
-    def prepare(self, connection: psycopg.Connection[Any]) -> None:
+    def prepare(self, connection: Session) -> None:
         self._cipher = as_text(self._open_cipher(connection))
 
-    def _open_cipher(self, connection: psycopg.Connection[Any]) -> Cipher:
+    def _open_cipher(self, connection: Session) -> Cipher:
         """The cipher of the schema; a new schema with a secret gets its keys now."""
         find = "SELECT salt, ciphertext FROM key_envelope"
         rows = connection.execute(find).fetchall()

@@ -1,20 +1,35 @@
-"""A transaction on PostgreSQL, with the locks that make its writes the only ones to their namespaces."""
+"""A transaction on PostgreSQL, with the locks that make its writes the only ones to their namespaces.
+
+It waits as rarely as it can. The locks and the first reads of all its operations are one round trip; statements without
+rows are sent with the next one that has some, or with the COMMIT; and what it knows it does not read (rows.py).
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import psycopg
 
-from scrubjay.store.operation import Context, ExecuteMany, Operation, Rows, Statement
-from scrubjay.store.postgres.queries import locked_by, text_of
+from scrubjay.store.operation import SNAPSHOT, Context, ExecuteMany, Operation, Rows, Statement
+from scrubjay.store.postgres.queries import APPEND_CHANGES, locked_by, text_of
+from scrubjay.store.postgres.rows import KnownRows
+from scrubjay.store.postgres.session import Bound, Session, Waits
 
 T = TypeVar("T")
 
+SHORT_WAIT = "100ms"
+"""How long a transaction of several namespaces waits for the row of an api key: the others wait with it."""
+
+_LOCK = "SELECT pg_advisory_xact_lock($1)"
+_BEGIN_ALONE = "SELECT pg_advisory_xact_lock($1), pg_current_xact_id()::text"
+_BEGIN_UNLOCKED = "SELECT '', pg_current_xact_id()::text"
+_BEGIN_TOGETHER = """SELECT set_config('lock_timeout', $2, true),
+array_to_string(ARRAY(SELECT pg_try_advisory_xact_lock(n)::int FROM unnest($1::bigint[]) n), ''),
+pg_current_xact_id()::text"""
+_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _END_IDLE = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE pid = $1 AND backend_xid = $2::text::xid8::xid AND wait_event = 'ClientRead'"""
 
@@ -28,101 +43,203 @@ class Transaction:
     of the lock has written.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any], schema: str) -> None:
-        self.connection = connection
-        self._pid = connection.info.backend_pid
+    def __init__(self, session: Session, schema: str) -> None:
+        self.session = session
+        self._pid = session.info.backend_pid
         self._schema = schema
         self._locked: set[str] = set()
+        self._known = KnownRows()
         self.has_written = False
         self.changed: set[str] = set()
         """The namespaces that have new changes."""
+        self.is_committing = False
+        """Whether COMMIT was sent, and not answered."""
         self.id = ""
         """The id by which PostgreSQL can be asked whether it was committed."""
-        self._pending: list[Statement] = []
-        """Statements without rows, which are sent together with the next one that has some, in one round trip."""
+        self._pending: list[Bound] = []
+        """Statements without rows, in their order."""
+        self._saves: dict[tuple[str, Any], Statement] = {}
+        """The last state of each row of usage, which is written once."""
+        self._changes: dict[str, list[Sequence[Any]]] = {}
+        """The changes of each namespace, which are logged together."""
 
-    def begin(self, namespace: str) -> None:
-        """BEGIN, and lock a namespace, in one round trip."""
-        lock = f"pg_advisory_xact_lock({self._lock_of(namespace)}), " if namespace else ""
-        cursor = self.connection.execute(f"BEGIN; SELECT {lock}pg_current_xact_id()::text".encode(), prepare=False)
-        cursor.nextset()
-        self.id = (cursor.fetchone() or ("",))[-1]
-        self._locked.add(namespace)
-        if not namespace:
-            self._locked.clear()
+    def begin(self, namespace: str, operations: Collection[Operation[Any]] = ()) -> Waits[None]:
+        """BEGIN, lock a namespace, and read what these operations on it read first."""
+        lock = (_BEGIN_ALONE, (lock_of(self._schema, namespace),)) if namespace else (_BEGIN_UNLOCKED, ())
+        yield from self._begin(lock, [namespace] if namespace else [], operations)
 
-    def _lock_of(self, namespace: str) -> int:
-        digest = blake2b(f"{self._schema}\0{namespace}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, signed=True)
+    def begin_together(self, namespaces: Sequence[str], operations: Collection[Operation[Any]]) -> Waits[set[str]]:
+        """The same for several namespaces; those that another transaction has locked are returned, and not waited for.
 
-    def run(self, operation: Operation[T], context: Context) -> T:
+        Two transactions that wait for one another's locks would never end.
+        """
+        lock = (_BEGIN_TOGETHER, ([lock_of(self._schema, namespace) for namespace in namespaces], SHORT_WAIT))
+        yield from self._begin(lock, namespaces, operations)
+        return set(namespaces) - self._locked
+
+    def _begin(self, lock: Bound, namespaces: Sequence[str], operations: Collection[Operation[Any]]) -> Waits[None]:
+        reads = list(dict.fromkeys(read for each in operations if each.namespace for read in _first_reads(each)))
+        bound = [(text_of(query), params) for query, params in reads]
+        _, ((*_, locked, self.id),), *answers = yield from self.session.exchange([("BEGIN", ()), lock, *bound])
+        is_locked = locked if isinstance(locked, str) and locked else "1" * len(namespaces)
+        self._locked |= {name for name, mark in zip(namespaces, is_locked, strict=True) if mark == "1"}
+        for (query, params), rows in zip(reads, answers, strict=True):
+            if (params[1] if query == "open_namespace" else params[0]) in self._locked:
+                self._known.read(query, params, rows)
+
+    def has_locked(self, namespace: str) -> bool:
+        """Whether the operations of a namespace run in this transaction; those without one need no lock to begin."""
+        return not namespace or namespace in self._locked
+
+    def run(self, operation: Operation[T], context: Context) -> Waits[T]:
         """Run the statements of an operation."""
         statements = operation.start(context)
         try:
             statement: Statement = next(statements)
             while True:
-                statement = statements.send(self._execute(statement))
+                query, params = statement
+                rows = self._known.answer(query, params)
+                if rows is None:
+                    rows = yield from self._execute(statement)
+                statement = statements.send(rows)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
 
-    def _execute(self, statement: Statement) -> Rows:
+    def _execute(self, statement: Statement) -> Waits[Rows]:
         query, params = statement
-        rows: Sequence[Sequence[Any]] = params if type(statement) is ExecuteMany else (params,)
-        for namespace in sorted(locked_by(query, rows) - self._locked):
-            self.connection.execute(f"SELECT pg_advisory_xact_lock({self._lock_of(namespace)})".encode(), prepare=False)
-            self._locked.add(namespace)
-        if query == "append_change":
-            self.changed |= {row[3] for row in rows}
+        many: Sequence[Sequence[Any]] = params if type(statement) is ExecuteMany else (params,)
+        if unlocked := locked_by(query, many) - self._locked:
+            yield from self._lock(unlocked)
         text = text_of(query)
         if not text:
             return []
-        self.has_written = self.has_written or not text.startswith("SELECT")
-        if not has_rows(text):
-            self._pending.append(statement)
-            return []
-        with self._sending_pending():
-            return execute(self.connection, statement)
+        if text.startswith("SELECT"):
+            (rows,) = yield from self._ask([(text, params)])
+            self._known.read(query, params, rows)
+            return rows
+        self.has_written = True
+        if has_rows(text):
+            self._known.forget()
+            (rows,) = yield from self._ask([(text, params)])
+            return rows
+        self._write(statement, many)
+        return []
 
-    def commit(self) -> None:
-        """COMMIT, with the statements that were not sent yet."""
-        with self._sending_pending():
-            self.connection.execute("COMMIT", prepare=False)
+    def _write(self, statement: Statement, many: Sequence[Sequence[Any]]) -> None:
+        """Write later, at the COMMIT or before the next statement that has rows."""
+        query, params = statement
+        if not self._known.knows(query):  # it may depend on what would be sent after it
+            self._pending = self._unsent()
+        for each in many:
+            self._known.written(query, each)
+        if query == "append_change":
+            for at, actor, verb, namespace, key, size in many:
+                self._changes.setdefault(namespace, []).append((at, actor, verb, key, size))
+        elif query == "save_namespace":
+            self._saves[query, params[0]] = statement
+        elif query == "save_key_usage":
+            self._saves[query, params[-1]] = statement
+        else:
+            self._pending += bind(statement)
 
-    def status_on(self, connection: psycopg.Connection[Any]) -> str:
+    def _lock(self, namespaces: set[str]) -> Waits[None]:
+        yield from self._ask([(_LOCK, (lock_of(self._schema, namespace),)) for namespace in sorted(namespaces)])
+        self._locked |= namespaces
+
+    def _ask(self, statements: list[Bound]) -> Waits[list[Rows]]:
+        """Send what was not sent yet, and statements whose rows are returned."""
+        unsent = self._unsent()
+        answers = yield from self.session.exchange([*unsent, *statements])
+        return answers[len(unsent) :]
+
+    def _unsent(self) -> list[Bound]:
+        """The statements that were not sent yet; they are, from now on."""
+        bound = [*self._pending, *(each for statement in self._saves.values() for each in bind(statement))]
+        for namespace, entries in self._changes.items():
+            self.changed.add(namespace)
+            if len(entries) == 1:
+                at, actor, verb, key, size = entries[0]
+                bound.append((text_of("append_change"), (at, actor, verb, namespace, key, size)))
+            else:
+                bound.append((text_of(APPEND_CHANGES), (namespace, *map(list, zip(*entries, strict=True)))))
+        self._pending, self._saves, self._changes = [], {}, {}
+        return bound
+
+    def commit(self, notifications: Callable[[set[str]], list[Bound]] | None = None) -> Waits[None]:
+        """COMMIT, and then notify of the namespaces that have changed."""
+        statements = [*self._unsent(), ("COMMIT", ())]
+        after = notifications(self.changed) if notifications else []
+        self.is_committing = True
+        try:
+            yield from self.session.exchange(statements, after)
+        except psycopg.Error:
+            self.is_committing = self.session.closed  # else PostgreSQL has refused the COMMIT, and rolled back
+            raise
+        self.is_committing = False
+
+    def status_on(self, session: Session) -> str:
         """What became of it, asked on another connection: "committed", "aborted" or "in progress".
 
         PostgreSQL may not have noticed yet that its connection was lost. If it waits for the client it is ended, not
         if the COMMIT has arrived and waits for a standby.
         """
-        connection.execute(_END_IDLE, (self._pid, self.id))
-        (status,) = connection.execute("SELECT pg_xact_status($1::text::xid8)", (self.id,)).fetchone() or ("",)
+        session.execute(_END_IDLE, (self._pid, self.id))
+        (status,) = session.execute("SELECT pg_xact_status($1::text::xid8)", (self.id,)).fetchone() or ("",)
         return str(status)
 
-    @contextlib.contextmanager
-    def _sending_pending(self) -> Iterator[None]:
-        """Send the statements that wait before those of the block, without waiting for the answer to each."""
-        pending, self._pending = self._pending, []
-        if not pending:
-            yield
-            return
-        with self.connection.pipeline():
-            for statement in pending:
-                execute(self.connection, statement)
-            yield
+
+class Reading(Generic[T]):
+    """An operation that reads, on one connection."""
+
+    def __init__(self, operation: Operation[T], context: Context) -> None:
+        self._is_snapshot = operation.mode is SNAPSHOT
+        self._statements = operation.start(context)
+        self.has_rows = False
+        """Whether it has got rows, so that it cannot be started again elsewhere."""
+
+    def run(self, session: Session, *, on_loop: bool = False) -> Waits[T]:
+        """Run its statements. With `on_loop`, raises TooSlow instead of a query that may touch many rows."""
+        before: list[Bound] = [(_SNAPSHOT, ())] if self._is_snapshot else []
+        try:
+            statement: Statement = next(self._statements)
+            while True:
+                if on_loop and type(statement) is not tuple:
+                    raise TooSlow
+                rows: Rows = []
+                if bound := bind(statement):
+                    *_, rows = yield from session.exchange([*before, *bound])
+                    before = []
+                self.has_rows = True
+                statement = self._statements.send(rows)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
 
 
-def execute(connection: psycopg.Connection[Any], statement: Statement) -> Rows:
-    """Execute one statement, and return its rows."""
+class TooSlow(Exception):
+    """An operation has a query that an event loop should not wait for."""
+
+
+def _first_reads(operation: Operation[Any]) -> list[Statement]:
+    """What a write reads before it writes, known before it has started: rows of its namespace."""
+    reads: list[Statement] = [("open_namespace", (operation.key or None, operation.namespace))]
+    if operation.sender:
+        reads.append(("find_idempotency_key", (operation.namespace, operation.sender)))
+    return reads
+
+
+def lock_of(schema: str, namespace: str) -> int:
+    """The number of the advisory lock of a namespace."""
+    digest = blake2b(f"{schema}\0{namespace}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)
+
+
+def bind(statement: Statement) -> list[Bound]:
+    """The texts and parameters of a statement."""
     query, params = statement
     text = text_of(query)
     if not text:
         return []
-    if type(statement) is ExecuteMany:
-        if params:
-            connection.cursor().executemany(text.encode(), params)
-        return []
-    cursor = connection.execute(text.encode(), params)
-    return cursor.fetchall() if has_rows(text) else []
+    return [(text, each) for each in params] if type(statement) is ExecuteMany else [(text, params)]
 
 
 @lru_cache(1000)

@@ -1,4 +1,4 @@
-"""Group commit by namespace: writes to a namespace that wait at the same time share one transaction.
+"""Group commit: writes that wait at the same time share one transaction.
 
 Writes to one namespace have to wait for each other anyway, up to the commit of each with its fsync. The thread that has
 the namespace commits the writes of all threads that wait for it. Other namespaces do not wait.
@@ -18,12 +18,18 @@ from scrubjay.errors import OutcomeUnknown, ScrubjayError, Unavailable
 from scrubjay.store.jobs import Batch, Job, first_jobs, remove_done, start_batch
 from scrubjay.store.operation import Context, Operation
 from scrubjay.store.postgres.connection import Connections, is_temporary
+from scrubjay.store.postgres.listener import Listener
+from scrubjay.store.postgres.session import Waits
 from scrubjay.store.postgres.transaction import Transaction
 
 T = TypeVar("T")
 
 MAX_BATCH = 64
 """Operations in one transaction: few enough that other servers get their turn at the namespace."""
+
+
+class _Forgotten(OutcomeUnknown):
+    """PostgreSQL has failed over or crashed, and so cannot tell what became of a transaction."""
 
 
 class _Queue:
@@ -42,14 +48,11 @@ class Writer:
     """The queues of writes to a database, and their commits."""
 
     def __init__(
-        self,
-        connections: Connections,
-        context_of: Callable[[Operation[Any]], Context],
-        notify: Callable[[psycopg.Connection[Any], set[str]], None],
+        self, connections: Connections, context_of: Callable[[Operation[Any]], Context], listener: Listener
     ) -> None:
         self._connections = connections
         self._context_of = context_of
-        self._notify = notify
+        self._listener = listener
         self._queues: dict[str, _Queue] = {}
         self._lock = threading.Lock()  # of the table of queues
 
@@ -89,47 +92,74 @@ class Writer:
         """Commit the queue, with its lock held. Jobs leave it only when they are done."""
         remove_done(queue.jobs)
         try:
-            self._commit(first_jobs(queue.jobs, MAX_BATCH))
+            self.commit(first_jobs(queue.jobs, MAX_BATCH))
         finally:
             remove_done(queue.jobs)
 
-    def _commit(self, jobs: list[Job[Any]]) -> None:
-        """Run write operations in one transaction; each has its own outcome, and none happens in part."""
+    def commit(self, jobs: list[Job[Any]]) -> None:
+        """Run writes to one namespace in one transaction; each has its own outcome, and none happens in part."""
         batch = start_batch(jobs)
         try:
             self._retry(jobs, batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the outcome of these jobs
             if batch.is_done:
                 return  # it is committed: what failed came after that
+            jobs = [job for job in jobs if not job.batch.is_done]  # without those whose outcome is unknown
             if len(jobs) == 1 or not _is_about_one(error):
-                for job in jobs:
-                    job.error = error
-                batch.is_done = True
+                _fail(jobs, error)
+                return
+        jobs = [job for job in jobs if not job.batch.is_done]
         if not batch.is_done and len(jobs) == 1:  # refused after it had written something
             batch.is_done = True
         elif not batch.is_done:  # one of them made the transaction fail: each gets its own
             for job in jobs:
-                self._commit([job])
+                self.commit([job])
 
     def _retry(self, jobs: list[Job[Any]], batch: Batch) -> None:
         """Attempt until the database answers; the batch is not done if a job was refused after it had written."""
         store = self._connections
         for _ in store.retry_while_busy():
-            connection = None
+            session = transaction = None
             try:
-                connection = store.take()
-                return self._attempt(Transaction(connection, store.address.schema), jobs, batch)
+                session = store.take()
+                transaction = Transaction(session, store.address.schema)
+                return session.run_blocking(self._attempt(transaction, jobs, batch))
             except psycopg.Error as error:
                 if not is_temporary(error):
                     raise store.explained(error) from error
                 store.failed(error)
+                if transaction and transaction.is_committing:
+                    jobs = self.resolve(transaction, jobs)
+                    if not jobs:
+                        batch.is_done = True
+                        return None
+            except BaseException:  # Ctrl-C
+                if session is not None:
+                    session.close()
+                batch.is_done = batch.is_done or (transaction is not None and self.was_committed(transaction))
+                raise
             finally:
-                if connection is not None:
-                    store.end(connection)
+                if session is not None:
+                    store.end(session)
         raise AssertionError  # retry_while_busy() ends with an error
 
-    def _attempt(self, transaction: Transaction, jobs: list[Job[Any]], batch: Batch) -> None:
-        transaction.begin(jobs[0].operation.namespace)
+    def _attempt(self, transaction: Transaction, jobs: list[Job[Any]], batch: Batch) -> Waits[None]:
+        yield from transaction.begin(jobs[0].operation.namespace, [job.operation for job in jobs])
+        yield from self._run(transaction, jobs, batch)
+
+    def attempt_together(self, transaction: Transaction, jobs: list[Job[Any]], batch: Batch) -> Waits[list[Job[Any]]]:
+        """Run writes to several namespaces in one transaction.
+
+        Returns those to namespaces that another transaction has locked; they have not run, and have no part in the
+        batch. The batch is not done if a job was refused after it had written.
+        """
+        namespaces = list(dict.fromkeys(job.operation.namespace for job in jobs))
+        locked = yield from transaction.begin_together(namespaces, [job.operation for job in jobs])
+        yield from self._run(transaction, [job for job in jobs if job.operation.namespace not in locked], batch)
+        return [job for job in jobs if job.operation.namespace in locked]
+
+    def _run(self, transaction: Transaction, jobs: list[Job[Any]], batch: Batch) -> Waits[None]:
+        """Run jobs in a transaction that has begun, and commit it."""
         for job in jobs:
             job.error, transaction.has_written = None, False
             is_wanted = job.operation.is_wanted
@@ -137,59 +167,51 @@ class Writer:
                 job.error = Unavailable("the client has closed the connection, so nothing was written")
                 continue
             try:
-                job.result = transaction.run(job.operation, self._context_of(job.operation))
+                job.result = yield from transaction.run(job.operation, self._context_of(job.operation))
             except ScrubjayError as error:
                 job.error = error
                 if transaction.has_written:
                     return
-        self._end(transaction, jobs, batch)
-        self._notify(transaction.connection, transaction.changed)
+        yield from transaction.commit(self._listener.notifications)
+        batch.is_done = True
+        self._listener.changed(transaction.changed)
 
-    def _end(self, transaction: Transaction, jobs: list[Job[Any]], batch: Batch) -> None:
-        """COMMIT. If the connection is lost meanwhile, ask PostgreSQL whether it happened."""
-        history = self._connections.history_of(transaction.connection)
+    def resolve(self, transaction: Transaction, jobs: list[Job[Any]]) -> list[Job[Any]]:
+        """Find the outcome of jobs whose connection was lost during the COMMIT; those that are returned have to run."""
+        ran = [job for job in jobs if transaction.has_locked(job.operation.namespace)]
         try:
-            transaction.commit()
-            batch.is_done = True
-        except BaseException as error:  # also Ctrl-C
-            if isinstance(error, psycopg.Error) and not transaction.connection.closed:
-                raise  # PostgreSQL has refused the COMMIT, and rolled back
-            transaction.connection.close()
-            if self._was_committed(transaction, history, jobs):
-                batch.is_done = True
-                if not isinstance(error, psycopg.Error):
-                    raise
-            else:
-                raise
+            if not self.was_committed(transaction):
+                return jobs
+        except OutcomeUnknown as error:
+            again = [job for job in ran if isinstance(error, _Forgotten) and job.operation.sender]
+            _fail([job for job in ran if job not in again], error)
+            ran = [job for job in ran if job not in again]
+        return [job for job in jobs if job not in ran]
 
-    def _was_committed(self, transaction: Transaction, history: str, jobs: list[Job[Any]]) -> bool:
-        """The same, but a failure to find out is OutcomeUnknown."""
+    def was_committed(self, transaction: Transaction) -> bool:
+        """Whether a transaction whose connection was lost has happened. Raises OutcomeUnknown if that is not known."""
+        if not transaction.is_committing:
+            return False
         try:
-            return self._find_outcome(transaction, history, jobs)
+            return self._find_outcome(transaction)
         except OutcomeUnknown:
             raise
         except Unavailable as error:
             raise OutcomeUnknown(f"{error}; this write may have happened or not") from error
 
-    def _find_outcome(self, transaction: Transaction, history: str, jobs: list[Job[Any]]) -> bool:
-        """Whether a transaction was committed whose COMMIT got no answer.
-
-        After a failover or a crash its id may belong to another transaction. Then writes with an idempotency key are
-        run again, which is harmless if they have happened, and for others the outcome is unknown.
-        """
+    def _find_outcome(self, transaction: Transaction) -> bool:
+        """After a failover or a crash the id may belong to another transaction: then the outcome is unknown."""
         store = self._connections
         for _ in store.retry_while_busy():
-            connection = None
+            session = None
             try:
-                connection = store.take()
-                if store.history_of(connection) != history:
-                    if all(job.operation.is_repeatable for job in jobs):
-                        return False
-                    raise OutcomeUnknown(
+                session = store.take()
+                if session.history != transaction.session.history:
+                    raise _Forgotten(
                         f"{store.name} failed over or crashed during a commit, so this write may have happened or not;"
                         " read the value, or give writes an idempotency key, with which they can be repeated"
                     )
-                status = transaction.status_on(connection)
+                status = transaction.status_on(session)
                 if status != "in progress":
                     return status == "committed"
                 store.failed(psycopg.OperationalError("the commit is still in progress"))
@@ -198,9 +220,16 @@ class Writer:
                     raise store.explained(error) from error
                 store.failed(error)
             finally:
-                if connection is not None:
-                    store.end(connection)
+                if session is not None:
+                    store.end(session)
         raise AssertionError  # retry_while_busy() ends with an error
+
+
+def _fail(jobs: list[Job[Any]], error: Exception) -> None:
+    batch = start_batch(jobs)
+    for job in jobs:
+        job.error = error
+    batch.is_done = True
 
 
 def _is_about_one(error: Exception) -> bool:

@@ -30,8 +30,9 @@ from scrubjay.validation import check_count, check_key, check_namespace
 
 BATCH, ROW_BYTES = 1000, 4096
 """Rows that are saved in one transaction; one of more bytes counts as several."""
-REBUILT = ("note_words", "key_envelope")
-"""Tables whose rows are not copied."""
+NOT_COPIED = ("note_words", "key_envelope", "sign_ins")
+"""Tables whose rows are rebuilt, or not needed: a browser signs in again. A row of sign_ins looks like one of the
+index of items."""
 ENCRYPTED = ("value",)
 """Columns that are bytes instead of text in an encrypted file."""
 FIRST = "erasable_blobs"
@@ -156,7 +157,7 @@ class _Recovery:
     def _add(self, cell: Cell) -> None:
         fitting = [shape for shape in self._shapes if shape.fits(cell)]
         fitting = [shape for shape in fitting if len(shape.columns) == len(cell.values)] or fitting
-        if fitting and all(shape.is_index or shape.name in REBUILT for shape in fitting):
+        if fitting and all(shape.is_index or shape.name in NOT_COPIED for shape in fitting):
             return
         row = _checked(fitting[0], cell, self._cipher) if len(fitting) == 1 else None
         if row is None:

@@ -81,9 +81,10 @@ QUERIES = {
         AND (value IS NULL OR instr(value, ?) > 0) ORDER BY updated_at DESC, key""",
     "find_items_between": """SELECT key, version, bytes, expires_at FROM items
         WHERE namespace = ? AND key >= ? AND key < ? ORDER BY key""",
-    # An encrypted value cannot be cut, so a large one has no preview.
+    # To cut a value SQLite reads all of it, and an encrypted one cannot be cut: large values have no preview.
     "list_entries": f"""SELECT key, length, bytes, version, updated_at, expires_at,
-        CASE typeof(value) WHEN 'text' THEN substr(value, 1, 200) WHEN 'blob' THEN iif(bytes > 4000, NULL, value) END
+        CASE WHEN typeof(value) = 'blob' THEN iif(bytes <= 4000, value, NULL)
+        WHEN bytes <= 65536 THEN substr(value, 1, 200) END
         FROM items WHERE {_BETWEEN} ORDER BY key LIMIT ?""",
     "write_item": """INSERT INTO items
         (namespace, key, value, length, bytes, version, created_at, updated_at, expires_at)

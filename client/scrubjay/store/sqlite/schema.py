@@ -1,7 +1,8 @@
 """The tables of a SQLite file.
 
 Every primary key of what users store starts with the namespace, so that the same schema can be sharded by it.
-WITHOUT ROWID keeps a row in its primary key's tree: one lookup to read, one page to write.
+WITHOUT ROWID keeps a row in its primary key's tree: one lookup to read, one page to write. Only tables with short rows
+have it: to compare two keys in such a tree SQLite reads a row to its end, however long it is.
 """
 
 from __future__ import annotations
@@ -34,27 +35,28 @@ _FIRST = (
     ) WITHOUT ROWID""",
     # value is JSON text, encrypted or not; NULL for a list in rows, of which list_items has `length`.
     # bytes is the size of key and JSON text, in whichever of the two forms it is stored.
+    # value is the last column, because SQLite reads through all columns before the one that it needs.
     """CREATE TABLE items (
-        namespace TEXT NOT NULL,
-        key TEXT NOT NULL,
-        value TEXT,
         length INTEGER,
         bytes INTEGER NOT NULL,
         version INTEGER NOT NULL,
         created_at INTEGER NOT NULL,
         updated_at INTEGER NOT NULL,
         expires_at INTEGER,
-        PRIMARY KEY (namespace, key),
-        CHECK ((value IS NULL) <> (length IS NULL))
-    ) WITHOUT ROWID""",
-    "CREATE INDEX items_expiry ON items (expires_at) WHERE expires_at IS NOT NULL",
-    """CREATE TABLE list_items (
         namespace TEXT NOT NULL,
         key TEXT NOT NULL,
+        value TEXT,
+        PRIMARY KEY (namespace, key),
+        CHECK ((value IS NULL) <> (length IS NULL))
+    )""",
+    "CREATE INDEX items_expiry ON items (expires_at) WHERE expires_at IS NOT NULL",
+    """CREATE TABLE list_items (
         position INTEGER NOT NULL,
+        namespace TEXT NOT NULL,
+        key TEXT NOT NULL,
         value TEXT NOT NULL,
         PRIMARY KEY (namespace, key, position)
-    ) WITHOUT ROWID""",
+    )""",
     # The last idempotency key of each sender, the call it was used for, and its result.
     # used_on is a day, so that its index changes once a day and not with each write.
     """CREATE TABLE idempotency_keys (
