@@ -211,7 +211,7 @@ class Cluster:
 
     def _spawn(self, name: str, *command: str) -> None:
         environment = clean_environment(PATH=f"{BIN}:{os.environ['PATH']}", HOME=str(self.folder), LC_ALL="C")
-        environment["SCRUBJAY_DB_PASSWORD"] = "it's secret"  # one that has to be quoted
+        environment["DATABASE_PASSWORD"] = "it's secret"  # one that has to be quoted
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 as_user(*command), cwd=self.folder, stdout=log, stderr=log, env=environment
