@@ -18,6 +18,7 @@ from scrubjay.store.erasable import data_of
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.note_rows import INSERT_COLUMNS
 from scrubjay.store.operation import Quota
+from scrubjay.store.word_index import count_of, space_of, unpack
 from scrubjay.validation import NewNote
 
 JSON = st.recursive(
@@ -53,7 +54,7 @@ CALLS = st.lists(
     min_size=1,
     max_size=12,
 )  # fmt: skip
-TABLES = ("items", "list_items", "note_words", "idempotency_keys")
+TABLES = ("items", "list_items", "idempotency_keys")
 NOW = 1_700_000_000.0
 
 
@@ -63,6 +64,8 @@ def contents(driver: Driver, namespace: str) -> dict[str, object]:
     for table in TABLES:
         rows = driver.query(f"SELECT * FROM {table} WHERE namespace = ?", namespace)
         found[table] = sorted(repr(row[1:]) for row in rows)
+    words = driver.query("SELECT word, block, postings FROM note_words WHERE space = ?", space_of(namespace))
+    found["words"] = sorted((word, count_of(posting)) for word, _, data in words for posting in unpack(data))
     rows = driver.query(
         f"""SELECT data, {", ".join(INSERT_COLUMNS[1:])} FROM notes
         JOIN erasable_blobs b ON b.id = blob_id WHERE namespace = ?""",
