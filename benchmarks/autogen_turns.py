@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from autogen import ConversableAgent, GroupChat, GroupChatManager
 
@@ -42,16 +42,27 @@ def agent(kind: Any, name: str, **options: Any) -> Any:
     return kind(name, llm_config=False, human_input_mode="NEVER", default_auto_reply=f"{name} agrees.", **options)
 
 
-def milliseconds(call: Callable[[], object], count: int) -> float:
+class Cost(NamedTuple):
+    """Milliseconds of one call."""
+
+    wall: float
+    cpu: float
+    """Of this process; a busy machine disturbs it less."""
+
+    def __truediv__(self, count: int) -> Cost:
+        return Cost(self.wall / count, self.cpu / count)
+
+
+def milliseconds(call: Callable[[], object], count: int) -> Cost:
     times = []
     for _ in range(count):
-        started = time.perf_counter()
+        wall, cpu = time.perf_counter(), time.process_time()
         call()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times) * 1000
+        times.append((time.perf_counter() - wall, time.process_time() - cpu))
+    return Cost(*(statistics.median(each) * 1000 for each in zip(*times, strict=True)))
 
 
-def turn(assistant: Any, count: int) -> float:
+def turn(assistant: Any, count: int) -> Cost:
     """One question and its answer: two messages."""
     user = agent(ConversableAgent, "user")
     ask = lambda: user.initiate_chat(assistant, message="Well?", max_turns=1, silent=True, clear_history=False)  # noqa: E731
@@ -59,20 +70,20 @@ def turn(assistant: Any, count: int) -> float:
     return milliseconds(ask, count)
 
 
-def group_message(members: list[Any], kind: Any, rounds: int, **options: Any) -> float:
+def group_message(members: list[Any], kind: Any, rounds: int, **options: Any) -> Cost:
     """One message of a group chat of five."""
     group = kind(members, [], max_round=rounds, speaker_selection_method="round_robin", **options)
     manager = GroupChatManager(groupchat=group, llm_config=False, silent=True)
     return milliseconds(lambda: members[0].initiate_chat(manager, message="Go.", silent=True), 3) / rounds
 
 
-def begin(memory: Memory) -> float:
+def begin(memory: Memory) -> Cost:
     """Until the end of the long conversation is there, which a prompt needs."""
     user = agent(ConversableAgent, "user")
     return milliseconds(lambda: agent(PersistentAgent, "old", memory=memory).last_message(user), 3)
 
 
-def start(memory: Memory) -> float:
+def start(memory: Memory) -> Cost:
     """Until all messages of the long conversation are there."""
     user = agent(ConversableAgent, "user")
 
@@ -110,8 +121,9 @@ def measure(label: str, open_memory: Callable[[str], Memory], count: int) -> Non
     show(label, figures)
 
 
-def show(label: str, figures: tuple[float, ...]) -> None:
-    print(f"{label:24}" + "".join(f"{figure:14,.2f}" for figure in figures), flush=True)
+def show(label: str, figures: tuple[Cost, ...]) -> None:
+    for name, part in ((label, 0), (f"{label}, CPU", 1)):
+        print(f"{name:24}" + "".join(f"{figure[part]:14,.2f}" for figure in figures), flush=True)
 
 
 def main() -> None:
@@ -120,7 +132,7 @@ def main() -> None:
     print(f"milliseconds            {''.join(f'{head:>14}' for head in heads)}")
     plain = [agent(ConversableAgent, name) for name in NAMES]
     alone = group_message(plain, GroupChat, 30)
-    show("AutoGen alone", (turn(agent(ConversableAgent, "assistant"), 300), alone, alone, alone, 0.0, 0.0))
+    show("AutoGen alone", (turn(agent(ConversableAgent, "assistant"), 300), alone, alone, alone))
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SCRUBJAY_OUTBOX"] = str(Path(folder) / "outbox.db")
         for durability in ("fast", "full"):

@@ -29,10 +29,12 @@ from urllib.parse import urlsplit
 import adapter_times
 import botwire
 import diskcache
+import growth
 import lmdb
 import psycopg
 import redis
 from agents import SQLiteSession
+from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
 from load import http, requests_per_second
 
@@ -102,7 +104,7 @@ class Lmdb:
 
 
 class Redis:
-    """Redis on a socket of this machine, with JSON values, writing its log once a second."""
+    """Redis on a socket of this machine, with JSON values."""
 
     def __init__(self, port: int) -> None:
         self._client = redis.Redis(port=port)
@@ -113,10 +115,13 @@ class Redis:
     def get(self, key: str) -> object:
         return json.loads(self._client.get(key))
 
+    def append(self, key: str, value: object) -> None:
+        self._client.rpush(key, json.dumps(value))
+
 
 @contextmanager
-def redis_server(folder: Path) -> Iterator[Redis | None]:
-    """None if there is no redis-server on this machine."""
+def redis_server(folder: Path, fsync: str = "everysec") -> Iterator[Redis | None]:
+    """None if there is no redis-server on this machine. `fsync`: when it writes its log to the disk."""
     program = shutil.which("redis-server")
     if program is None:
         print("\nredis-server is not installed, so its rows are left out (Debian: apt-get install redis-server)")
@@ -125,7 +130,7 @@ def redis_server(folder: Path) -> Iterator[Redis | None]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     options = ("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--appendonly", "yes")
-    process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([program, *options, "--appendfsync", fsync], stdout=subprocess.DEVNULL)
     try:
         time.sleep(1)
         yield Redis(port)
@@ -273,6 +278,14 @@ def botwire_put(i: int) -> bytes:
     return http("PUT", f"/memory/bench/{KEYS[i % 100]}", json.dumps({"value": json.dumps(value())}))
 
 
+def put_to_many(i: int) -> bytes:
+    return http("PUT", f"/v1/namespaces/bench-{i % 16}/items/{KEYS[i % 100]}", json.dumps({"value": value()}))
+
+
+def get(i: int) -> bytes:
+    return http("GET", f"/v1/namespaces/bench/items/{KEYS[i % 100]}")
+
+
 def append(i: int) -> bytes:
     return http("POST", f"/v1/namespaces/bench/lists/{KEYS[i % 100]}-list", json.dumps({"items": [value()]}))
 
@@ -331,49 +344,75 @@ def bench_http(folder: Path) -> None:
 
 
 def bench_postgres(folder: Path) -> None:
-    """On PostgreSQL, beside plain psycopg with the same rows, and a server on it beside one on a file."""
+    """PostgreSQL beside psycopg, LangGraph's PostgresStore and durable Redis; a server on it beside one on a file."""
     database = Postgres(folder.absolute(), fsync="on", full_page_writes="on", wal_level="replica")
     try:
         url = database.fresh_url()
         with (
             psycopg.connect(database.url, autocommit=True) as bare,
+            PostgresStore.from_conn_string(database.url) as langgraph,
+            redis_server(folder, "always") as durable_redis,
             Memory("bench", url=url) as ours,
             unlimited(folder / "served.db") as on_file,
             serving(
                 folder, "--writes-per-day", "0", "--max-bytes", "0", "--store", database.fresh_url()
             ) as on_postgres,
         ):
-            _bench_postgres_client(bare, ours)
-            for server in (on_file, on_postgres):
-                requests_per_second(server.port, put, count=200)
-            rates = per_second(
-                {
-                    "PUT, a server on PostgreSQL": lambda: requests_per_second(on_postgres.port, put),
-                    "PUT, a server on a file": lambda: requests_per_second(on_file.port, put),
-                }
-            )
-            ours_rate, theirs = rates.values()
-            claims = [("the rate of a server on a file: PUT", ours_rate / theirs, 0.5, "at least")]
-            show("HTTP on PostgreSQL, 16 connections", rates, claims, unit="/s")
+            langgraph.setup()
+            _bench_postgres_client(bare, ours, langgraph, durable_redis)
+            _bench_postgres_servers(on_postgres, on_file)
     finally:
         database.close()
 
 
-def _bench_postgres_client(bare: psycopg.Connection, ours: Memory) -> None:
+def _bench_postgres_servers(on_postgres: Server, on_file: Server) -> None:
+    kinds = {"PUT": put, "PUT to 16 namespaces": put_to_many, "append": append, "GET": get}
+    for server in (on_file, on_postgres):
+        for request in kinds.values():
+            requests_per_second(server.port, request, count=200)
+    for kind, request in kinds.items():
+        rates = per_second(
+            {
+                f"{kind}, a server on PostgreSQL": lambda r=request: requests_per_second(
+                    on_postgres.port, r, count=1000
+                ),
+                f"{kind}, a server on a file": lambda r=request: requests_per_second(on_file.port, r, count=1000),
+            },
+        )
+        ours, theirs = rates.values()
+        claims = [(f"the rate of a server on a file: {kind}", ours / theirs, 0.5, "at least")]
+        show("HTTP on PostgreSQL, 16 connections", rates, claims, unit="/s")
+
+
+def _bench_postgres_client(
+    bare: psycopg.Connection, ours: Memory, langgraph: PostgresStore, durable_redis: Redis | None
+) -> None:
     bare.execute("CREATE TABLE kv (ns text, key text, value text, PRIMARY KEY (ns, key))")
     bare.execute("CREATE TABLE log (id bigserial PRIMARY KEY, ns text, key text, value text)")
     upsert = "INSERT INTO kv VALUES (%s, %s, %s) ON CONFLICT (ns, key) DO UPDATE SET value = excluded.value"
     for key in KEYS:
         ours.set(key, value())
         bare.execute(upsert, ("bench", key, json.dumps(value())))
+        langgraph.put(("bench",), key, value())
 
     def bare_get(i: int) -> object:
         query = "SELECT value FROM kv WHERE ns = %s AND key = %s"
         return json.loads(bare.execute(query, ("bench", KEYS[i % 100])).fetchone()[0])
 
-    got = microseconds({"Memory.get": lambda i: ours.get(KEYS[i % 100]), "psycopg SELECT": bare_get}, 20, 100)
-    us, them = got.values()
+    peers: dict[str, Callable[[int], object]] = {
+        "LangGraph's PostgresStore.get": lambda i: langgraph.get(("bench",), KEYS[i % 100])
+    }
+    if durable_redis:
+        for key in KEYS:
+            durable_redis.set(key, value())
+        peers["Redis GET"] = lambda i: durable_redis.get(KEYS[i % 100])
+    got = microseconds({"Memory.get": lambda i: ours.get(KEYS[i % 100]), "psycopg SELECT": bare_get, **peers}, 20, 50)
+    us, them, *_ = got.values()
     show("get on PostgreSQL", got, [("psycopg's time", us / them, 1.5, "at most")])
+    peers = {"LangGraph's PostgresStore.put": lambda i: langgraph.put(("bench",), KEYS[i % 100], value())}
+    if durable_redis:
+        peers["Redis SET, appendfsync always"] = lambda i: durable_redis.set(KEYS[i % 100], value())
+        peers["Redis RPUSH, appendfsync always"] = lambda _: durable_redis.append("log", value())
     wrote = microseconds(
         {
             "Memory.set": lambda i: ours.set(KEYS[i % 100], value()),
@@ -382,11 +421,12 @@ def _bench_postgres_client(bare: psycopg.Connection, ours: Memory) -> None:
             "psycopg INSERT, committed": lambda _: bare.execute(
                 "INSERT INTO log (ns, key, value) VALUES (%s, %s, %s)", ("bench", "log", json.dumps(value()))
             ),
+            **peers,
         },
         20,
-        50,
+        20,
     )
-    set_, upserted, appended, inserted = wrote.values()
+    set_, upserted, appended, inserted, *_ = wrote.values()
     claims = [
         ("the time of an upsert: set", set_ / upserted, 2, "at most"),
         ("the time of an INSERT: append", appended / inserted, 2, "at most"),
@@ -428,6 +468,15 @@ def bench_autogen(_folder: Path) -> None:
 def bench_frameworks(folder: Path) -> None:
     """The adapters beside the frameworks' own SQLite classes."""
     adapter_times.bench(folder, microseconds, show)
+
+
+def bench_growth(folder: Path) -> None:
+    """Calls at a thousand to a million keys and notes, and among 100,000 namespaces; takes some minutes."""
+    database = Postgres(folder.absolute(), shared_buffers="512MB", max_wal_size="4GB")
+    try:
+        growth.bench(folder, database)
+    finally:
+        database.close()
 
 
 BENCHES = {name.removeprefix("bench_"): run for name, run in list(globals().items()) if name.startswith("bench_")}

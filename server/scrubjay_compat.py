@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, SkipValidation, WithJsonSchema
 from starlette.convertors import register_url_convertor
+from starlette.types import Scope
 
 from scrubjay.errors import InvalidInput, NotFound, repr_short
 from scrubjay.exact_json import decode_body, encode
@@ -87,9 +88,13 @@ _SET_BODY = JsonBody(BotwireSetBody)
 
 
 async def botwire_key(request: Request, key: Key) -> str:
+    return _with_query(request.scope, key)
+
+
+def _with_query(scope: Scope, key: str) -> str:
     """The key with the query string: BotWire's package puts keys into the URL without quoting a "?"."""
-    query = request.scope["query_string"].decode("latin-1")
-    return check_key(f"{key}?{unquote(query)}" if query else key)
+    query = scope["query_string"]
+    return check_key(f"{key}?{unquote(query.decode('latin-1'))}" if query else key)
 
 
 BotwireKey = Annotated[str, Depends(botwire_key)]
@@ -112,8 +117,8 @@ async def botwire_get(caller: Admitted, namespace: ReadableNamespace, key: Botwi
     """A value with its version, times and size."""
     stored = await caller.run(items.read_item(namespace, key))
     if stored is None:
-        raise missing_item(caller.request)
-    return JsonResponse(item_json(key, stored))
+        raise missing_item(caller.scope)
+    return JsonResponse(item_json(stored))
 
 
 @botwire.delete(_KEY, name="delete", responses=errors(404))
@@ -121,7 +126,7 @@ async def botwire_delete(caller: Admitted, namespace: WritableNamespace, key: Bo
     """Delete a value."""
     found, used = await caller.run(items.delete_item(namespace, key))
     if not found:
-        raise missing_item(caller.request)
+        raise missing_item(caller.scope)
     return write_response({"ok": True, "deleted": True}, used)
 
 
@@ -133,18 +138,16 @@ async def botwire_keys(caller: Admitted, namespace: ReadableNamespace) -> Respon
     while page and len(keys) % MAX_PAGE == 0:
         page = await caller.run(items.list_keys(namespace, "", keys[-1] if keys else "", MAX_PAGE))
         keys += page
-    return JsonResponse({"namespace": caller.request.path_params["namespace"], "keys": keys, "count": len(keys)})
+    return JsonResponse({"namespace": caller.scope["path_params"]["namespace"], "keys": keys, "count": len(keys)})
 
 
 async def fast_get(caller: Caller, namespace: str, key: str) -> Response:
-    namespace = caller.readable(namespace)
-    return await botwire_get(caller, namespace, await botwire_key(caller.request, key))
+    return await botwire_get(caller, caller.readable(namespace), _with_query(caller.scope, key))
 
 
 async def fast_set(caller: Caller, namespace: str, key: str) -> Response:
     namespace = caller.writable(namespace)
-    key = await botwire_key(caller.request, key)
-    return await botwire_set(caller, namespace, key, await _SET_BODY.read(caller))
+    return await botwire_set(caller, namespace, _with_query(caller.scope, key), await _SET_BODY.read(caller))
 
 
 # ---------------------------------------------------------------- Kronvex
@@ -528,7 +531,7 @@ def _owner(caller: Caller) -> str:
     """
     if caller.access.id:
         return caller.access.id
-    apikey, _ = credentials(headers_of(caller.request.scope))
+    apikey, _ = credentials(headers_of(caller.scope))
     return _digest(apikey) if apikey else "-"
 
 

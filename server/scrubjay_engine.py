@@ -26,9 +26,9 @@ def open_async(store: Store) -> ServedStore:
     return AsyncPostgresStore(store)
 
 
-def open_key_cache(store: Store) -> ApiKeyCache | SharedKeyCache:
-    if isinstance(store, SqliteStore):
-        return ApiKeyCache(store)
+def open_key_cache(store: ServedStore) -> ApiKeyCache | SharedKeyCache:
+    if isinstance(store, AsyncStore):
+        return ApiKeyCache(store.store)
     from scrubjay_postgres import SharedKeyCache  # noqa: PLC0415 - an optional package
 
     return SharedKeyCache(store)

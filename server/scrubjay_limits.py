@@ -32,7 +32,7 @@ from http import HTTPStatus
 from typing import Any
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from scrubjay.errors import InvalidInput, QuotaExceeded, ScrubjayError, Unavailable, ValueTooLarge, pluralize
@@ -88,10 +88,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self._progress = 0  # at the last check
         self._check_at = 0.0  # when the next check should run
         self.idle_since = self.loop.time()  # or when it was opened
+        self._answered_at = self.idle_since
+        self._is_idle = False  # answered, and no byte of another request has arrived
 
     # ------------------------------------------------------------ bytes
 
     def data_received(self, data: bytes) -> None:
+        self._is_idle = False
         self._head_bytes_received += len(data)
         self._received += len(data)
         super().data_received(data)
@@ -107,6 +110,16 @@ class LimitedProtocol(HttpToolsProtocol):
             raise self._refusal
         self._head_bytes_received = 0
         super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Let the application answer at once, if it can, and start a task if not.
+
+        Only the last of several requests in one piece is answered at once: each answer starts the next request.
+        Versions of Uvicorn that have no such method start a task for every request.
+        """
+        answer_now = getattr(app, "answer_now", None)
+        if cycle is not self.cycle or answer_now is None or self.parser.should_upgrade() or not answer_now(cycle):
+            super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes_received = 0
@@ -154,9 +167,16 @@ class LimitedProtocol(HttpToolsProtocol):
             self._replace_a_connection()
 
     def on_response_complete(self) -> None:
-        if self.is_authenticated:
-            self.idle_since = self.loop.time()
-        super().on_response_complete()
+        """Uvicorn would start a timer for each response that closes the connection; `_check_progress` does that."""
+        if self.pipeline:
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self._is_idle, self._answered_at = True, self.loop.time()
+            if "access" in self.cycle.scope:
+                self.idle_since = self._answered_at
+            self.flow.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._next_check.cancel()
@@ -177,6 +197,8 @@ class LimitedProtocol(HttpToolsProtocol):
             if now > self._due:
                 self._disconnect_stalled()
         self._progress = progress
+        if self._is_idle and now - self._answered_at > self.timeout_keep_alive:
+            self.transport.close()
 
     def _awaited_from_client(self) -> tuple[object, int]:
         """An object that identifies what the client has to do, and its progress; None if the server has to act."""
@@ -196,10 +218,6 @@ class LimitedProtocol(HttpToolsProtocol):
         """Start a new measurement: the client has read everything that was written before."""
         self._awaited = None
         super().resume_writing()
-
-    @property
-    def _is_idle(self) -> bool:
-        return self.timeout_keep_alive_task is not None and not self.transport.is_closing()
 
     def _disconnect_stalled(self) -> None:
         if self.transport.get_write_buffer_size():  # close() would wait until the client has read it
@@ -298,16 +316,15 @@ def _raw_response(error: ScrubjayError) -> bytes:
     ).encode()
 
 
-async def send_at_once(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send a finished response in one write.
+def send_at_once(response: Response, send: Send) -> bool:
+    """Send a finished response in one write; False if it has to be sent the usual way.
 
     Uvicorn checks every header against two patterns and writes head and body separately, which takes 15 µs more.
-    Where it is not Uvicorn that serves, or the client reads slowly, the response is sent the usual way.
+    The usual way remains where it is not Uvicorn that serves, and for a client that reads slowly.
     """
     cycle = getattr(send, "__self__", None)
     if type(cycle) is not RequestResponseCycle or cycle.flow.write_paused or cycle.disconnected:
-        await response(scope, receive, send)
-        return
+        return False
     cycle.response_started = cycle.response_complete = True
     parts: list[bytes | memoryview] = [STATUS_LINE[response.status_code], _default_head(cycle.default_headers)]
     for name, value in response.raw_headers:
@@ -318,6 +335,7 @@ async def send_at_once(response: Response, scope: Scope, receive: Receive, send:
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
+    return True
 
 
 _last_default: tuple[object, bytes] = (None, b"")

@@ -46,7 +46,7 @@ routes = APIRouter(dependencies=AUTHENTICATED, responses=errors(*COMMON_ERRORS))
 async def who(caller: Admitted) -> Response:
     """What the sender of this request may do."""
     access = caller.access
-    token = token_of(headers_of(caller.request.scope))
+    token = token_of(headers_of(caller.scope))
     signed_in = await caller.run(sign_ins.find(token)) if token and access is not EVERYTHING else None
     return JsonResponse(
         {
@@ -64,7 +64,7 @@ async def who(caller: Admitted) -> Response:
 async def sign_in(caller: Admitted) -> Response:
     """Give a browser a cookie in place of the api key that this request was sent with; it lasts eight hours."""
     response = no_content()
-    scope = caller.request.scope
+    scope = caller.scope
     apikey, _ = credentials(headers_of(scope))
     if apikey is not None and caller.access is not EVERYTHING:
         token, _ = await caller.run(sign_ins.start(apikey))
@@ -75,11 +75,11 @@ async def sign_in(caller: Admitted) -> Response:
 @routes.delete("/v1/sign-in", name="sign_out", status_code=204, response_model=None)
 async def sign_out(caller: Admitted) -> Response:
     """End the sign-in whose cookie this request has, and remove the cookie."""
-    headers = headers_of(caller.request.scope)
+    headers = headers_of(caller.scope)
     if token := token_of(headers):
         await caller.run(sign_ins.end(token))
     response = no_content()
-    response.raw_headers.append(set_cookie("", is_secure=is_secure(caller.request.scope, headers)))
+    response.raw_headers.append(set_cookie("", is_secure=is_secure(caller.scope, headers)))
     return response
 
 

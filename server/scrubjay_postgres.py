@@ -9,7 +9,6 @@ from typing import Any
 from scrubjay.errors import Unavailable
 from scrubjay.store import api_keys, changes
 from scrubjay.store.api_keys import Access
-from scrubjay.store.postgres import PostgresStore
 from scrubjay.store.postgres.asyncio import AsyncPostgresStore
 from scrubjay.store.postgres.listener import FALLBACK_SECONDS
 from scrubjay.store.postgres.queries import ADMINISTRATION
@@ -18,50 +17,65 @@ from scrubjay_auth import MAX_CACHED_KEYS
 KEY_SECONDS = 1.0
 """Seconds for which a key is not read again. A key that is revoked is forgotten at once on the server that revokes it,
 and on the others when the notification arrives: this is the longest that they go on without it."""
-KEY_WAIT_SECONDS = 0.2
-"""Seconds that reading a key may be tried again: the event loop waits for it."""
 
 
 class SharedKeyCache:
-    """What each api key allows, read from PostgreSQL once a second, and again when any server has changed a key."""
+    """What each api key allows, read from PostgreSQL once a second, and again when any server has changed a key.
 
-    def __init__(self, store: PostgresStore) -> None:
+    Requests with the same key wait for the same read; other requests go on meanwhile.
+    """
+
+    def __init__(self, store: AsyncPostgresStore) -> None:
         self._store = store
+        self._listener = store.store.listener
         self._known: dict[str | None, tuple[Access, float]] = {}
+        self._reading: dict[str | None, asyncio.Task[Access | None]] = {}
         self._failure: tuple[Unavailable, float] | None = None
-        self._token = store.listener.token_of(ADMINISTRATION)
-        store.listener.subscribe(self._forget)
+        self._token = self._listener.token_of(ADMINISTRATION)
+        self._listener.subscribe(self._forget)
 
     def close(self) -> None:
-        self._store.listener.unsubscribe(self._forget)
+        self._listener.unsubscribe(self._forget)
 
-    def find(self, apikey: str | None) -> Access | None:
+    async def find(self, apikey: str | None) -> Access | None:
         """What a request with this key may do; None if nothing."""
         now = time.monotonic()
         access, read_at = self._known.get(apikey, (None, 0.0))
-        if access is None or now - read_at > KEY_SECONDS:
-            access = self._read(apikey, now)
-            if access is not None:
-                if len(self._known) >= MAX_CACHED_KEYS:
-                    self._known.clear()
-                self._known[apikey] = access, now
-        return access
-
-    def _read(self, apikey: str | None, now: float) -> Access | None:
-        """Read a key; while the database does not answer, only one request a second waits for it."""
+        if access is not None and now - read_at <= KEY_SECONDS:
+            return access
         if self._failure and now - self._failure[1] < KEY_SECONDS:
-            raise self._failure[0]
+            raise self._failure[0]  # while the database does not answer, only one request a second waits for it
+        reading = self._reading.get(apikey)
+        if reading is None:
+            reading = self._reading[apikey] = asyncio.create_task(self._read(apikey, now))
+            reading.add_done_callback(_retrieve)
+        return await asyncio.shield(reading)
+
+    async def _read(self, apikey: str | None, now: float) -> Access | None:
+        """Read a key, which holds for KEY_SECONDS from `now`: it may be revoked while the answer is on its way."""
         try:
-            access = self._store.read(api_keys.admit(apikey), KEY_WAIT_SECONDS)
+            access = await self._store.run(api_keys.admit(apikey))
         except Unavailable as error:
             self._failure = error, time.monotonic()
             raise
+        finally:
+            del self._reading[apikey]
         self._failure = None
+        if access is not None:
+            if len(self._known) >= MAX_CACHED_KEYS:
+                self._known.clear()
+            self._known[apikey] = access, now
         return access
 
     def _forget(self, token: str | None) -> None:
         if token in (None, self._token):
             self._known.clear()
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Look at the error of a task, which asyncio logs if every request that waited for it has been cancelled."""
+    if not task.cancelled():
+        task.exception()
 
 
 class NotifiedWatchers:

@@ -13,14 +13,12 @@ import contextlib
 import functools
 import json
 import math
-import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, NamedTuple
 
 import prometheus_client
-import prometheus_client.multiprocess
 from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -121,11 +119,11 @@ async def get_item(
     """A value with its version, which is also the ETag, its times and its size."""
     stored = await caller.run(items.read_item(namespace, key))
     if stored is None:
-        raise missing_item(caller.request)
+        raise missing_item(caller.scope)
     tag = etag(stored.version)
     if if_none_match is not None and if_none_match.encode() == tag[1]:
         return Response(status_code=304, headers={"ETag": if_none_match})
-    return JsonResponse(item_json(key, stored), [tag])
+    return JsonResponse(item_json(stored), [tag])
 
 
 @v1.head(_ITEM, name="contains", response_class=Response, responses=errors(*COMMON_ERRORS, 404, with_body=False))
@@ -155,7 +153,7 @@ async def delete_item(caller: Admitted, namespace: WritableNamespace, key: Key, 
     """Delete a value; this is never counted as a write."""
     operation = items.delete_item(namespace, key, condition.expected_version())
     found, used = await caller.run(run_once(operation, once))
-    return no_content(used) if found else error_response(missing_item(caller.request), used)
+    return no_content(used) if found else error_response(missing_item(caller.scope), used)
 
 
 @v1.get(f"{_NAMESPACE}/items", name="keys", response_model=models.KeysResult)
@@ -181,7 +179,7 @@ async def list_items(
 ) -> Response:
     """Items in the order of their keys, or in reverse; send `cursor` as `after` to get the next page."""
     page, cursor = await caller.run(items.list_items(namespace, prefix, after, limit, reverse))
-    texts = ",".join(item_json(stored.key, stored) for stored in page)
+    texts = ",".join(item_json(stored) for stored in page)
     return JsonResponse(f'{{"items":[{texts}],"cursor":{json.dumps(cursor)}}}')
 
 
@@ -194,7 +192,7 @@ async def find_items(
     """Items whose values meet conditions, those that changed last first."""
     operation = find.find_items(namespace, body.prefix, body.where, body.limit, body.offset)
     found = await caller.resources.store.run_in_thread(lambda store: store.run(operation))  # it may decode for a second
-    return JsonResponse(f'{{"items":[{",".join(item_json(stored.key, stored) for stored in found)}]}}')
+    return JsonResponse(f'{{"items":[{",".join(item_json(stored) for stored in found)}]}}')
 
 
 @v1.patch(_ITEM, name="merge", response_model=models.VersionResult, responses=errors(409, *WRITE_ERRORS))
@@ -221,7 +219,7 @@ async def touch_item(
 ) -> Response:
     """Replace the expiry of a value and nothing else; this is never counted as a write."""
     found, used = await caller.run(items.touch_item(namespace, key, body.ttl))
-    return no_content(used) if found else error_response(missing_item(caller.request), used)
+    return no_content(used) if found else error_response(missing_item(caller.scope), used)
 
 
 @v1.patch(
@@ -544,7 +542,7 @@ async def watch_changes(
     if "application/json" not in caller.request.headers.get("accept", ""):
         with contextlib.ExitStack() as counted:
             counted.enter_context(watching)
-            authenticate = functools.partial(resources.authenticator.authenticate, caller.request.scope)
+            authenticate = functools.partial(resources.authenticator.authenticate, caller.scope)
             return EventStream(watch.events(await watch.read(), authenticate), counted.pop_all())
     found = await watch.read()
     if not found and wait:
@@ -560,7 +558,7 @@ async def watch_changes(
 async def read_usage(caller: Admitted, namespace: ReadableNamespace) -> Response:
     """Current usage of a namespace, its limits, and when the daily counter resets."""
     used = await caller.run(usage.read_usage(namespace))
-    return JsonResponse({**used.to_json(), "namespace": caller.request.path_params["namespace"]})
+    return JsonResponse({**used.to_json(), "namespace": caller.scope["path_params"]["namespace"]})
 
 
 @v1.get("/v1/namespaces", name="namespaces", response_model=models.NamespacesResult)
@@ -572,27 +570,13 @@ async def list_namespaces(caller: Admitted) -> Response:
 
 # ---------------------------------------------------------------- metrics, and routes that need no api key
 
-# A registry of its own: run as a script with workers, this file is loaded under two names in one process.
-_REGISTRY = prometheus_client.CollectorRegistry()
-_REQUESTS = prometheus_client.Counter(
-    "scrubjay_requests", "Requests answered", ["method", "route", "status"], registry=_REGISTRY
-)
-_SECONDS = prometheus_client.Histogram("scrubjay_request_seconds", "Time to answer", ["route"], registry=_REGISTRY)
-# prometheus_client finds its labels under a lock; there are only a few dozen combinations.
-_requests_counter = functools.cache(_REQUESTS.labels)
-_seconds_histogram = functools.cache(_SECONDS.labels)
-
 public = APIRouter(responses=errors(431))
 
 
 @v1.get("/metrics", name="metrics", response_class=Response, responses=sends("text/plain"))
-async def metrics(_caller: Admitted) -> Response:
+async def metrics(caller: Admitted) -> Response:
     """Metrics for Prometheus."""
-    registry = _REGISTRY
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        registry = prometheus_client.CollectorRegistry()
-        prometheus_client.multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return Response(prometheus_client.generate_latest(registry), media_type=prometheus_client.CONTENT_TYPE_LATEST)
+    return Response(caller.resources.requests.metrics(), media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
 @public.get("/health", name="health", response_model=models.StatusResult)
@@ -612,8 +596,9 @@ async def ready(request: Request) -> Response:
 
 # ---------------------------------------------------------------- fast paths
 # Reading, setting and appending values are most of the requests. They call the same endpoint functions as above, but
-# without FastAPI's middleware, router and dependency solver: a GET takes 40 µs instead of 210 µs. They also send the
-# response in one write, which takes 15 µs less than Uvicorn's two. tests/server/test_fast_paths.py compares both ways.
+# without FastAPI's middleware, router and dependency solver. They also send the response in one write, and a read that
+# need not wait is answered when its headers have arrived, without a task. tests/server/test_fast_paths.py compares them
+# with the router, and docs/decisions/hot-path-outside-fastapi.md says what each part saves.
 
 
 async def _get(caller: Caller, namespace: str, key: str) -> Response:
@@ -646,7 +631,11 @@ class FastPath(NamedTuple):
     """A route with a shorter way to its endpoint."""
 
     route: APIRoute
-    call: Callable[[Caller, str, str], Awaitable[Response]]
+    call: Callable[[Caller, str, str], Coroutine[Any, Any, Response]]
+
+    async def answer(self, scope: Scope, receive: Receive, *, may_wait: bool = True) -> Response:
+        caller, names = await Caller.admit(scope, receive, may_wait=may_wait), scope["path_params"]
+        return await self.call(caller, names["namespace"], names["key"])
 
 
 def _route(router: APIRouter, name: str) -> APIRoute:
@@ -666,10 +655,10 @@ _FAST_PATHS = {
 def find_fast_path(scope: Scope) -> FastPath | None:
     """The fast path of a request; puts the namespace and key into the scope, as the router does."""
     path: str = scope["path"]
-    if path.startswith("/v1/namespaces/"):
-        _, _, _, namespace, kind, key, *_ = *path.split("/", 5), "", ""
-    elif path.startswith("/memory/"):
-        _, kind, namespace, key, *_ = *path.split("/", 3), ""
+    if path.startswith("/v1/namespaces/") and path.count("/") > 4:
+        _, _, _, namespace, kind, key = path.split("/", 5)
+    elif path.startswith("/memory/") and path.count("/") > 2:
+        _, kind, namespace, key = path.split("/", 3)
     else:
         return None
     found = _FAST_PATHS.get((scope["method"], kind)) if namespace and key else None
@@ -691,40 +680,70 @@ class Service(FastAPI):
             await super().__call__(scope, receive, send)
             return
         scope["app"] = self
-        scope["cycle"] = getattr(receive, "__self__", None)  # of Uvicorn, for Caller.is_connected
         started = time.perf_counter()
         try:
             await self._answer(scope, receive, send)
         finally:
-            self.resources.authenticator.release(scope)
-            route = getattr(scope.get("route"), "path_format", "none")
-            _requests_counter(scope["method"], route, scope.get("status", 500)).inc()
-            seconds = time.perf_counter() - started
-            _seconds_histogram(route).observe(seconds)
-            self.resources.requests.add(scope, seconds)
-            log_request(scope, seconds)
+            self._count(scope, started)
+
+    def _count(self, scope: Scope, started: float) -> None:
+        """Count a request that has been answered."""
+        self.resources.authenticator.release(scope)
+        seconds = time.perf_counter() - started
+        self.resources.requests.add(scope, seconds)
+        log_request(scope, seconds)
+
+    def answer_now(self, cycle: Any) -> bool:
+        """Answer a read on its fast path, if that needs no waiting; LimitedProtocol starts a task for the others.
+
+        `cycle` is Uvicorn's object for a request and its response.
+        """
+        scope: Scope = cycle.scope
+        if scope["method"] != "GET" or b"%" in scope["raw_path"] or b"%" in scope["query_string"]:
+            return False
+        fast_path = find_fast_path(scope)
+        if fast_path is None or cycle.flow.write_paused or not self.resources.store.answers_now:
+            return False
+        scope["app"] = self
+        started = time.perf_counter()
+        try:
+            reading = fast_path.answer(scope, cycle.receive, may_wait=False)
+            reading.send(None)
+        except StopIteration as done:
+            response: Response = done.value
+        except ScrubjayError as error:
+            response = _refuse(scope, error)
+        except Exception:  # noqa: BLE001 - WouldBlock, or a mistake, which the task meets again
+            return False
+        else:
+            reading.close()
+            return False
+        scope["status"] = response.status_code
+        send_at_once(response, cycle.send)
+        self._count(scope, started)
+        return True
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_encoded = b"%" in scope["raw_path"] or b"%" in scope["query_string"]
         if is_encoded and not is_utf8(scope):
             response: Response = error_response(InvalidInput("the URL has bytes that are not UTF-8"))
         elif fast_path := find_fast_path(scope):
-            request, names = Request(scope, receive), scope["path_params"]
             try:
-                response = await fast_path.call(Caller(request), names["namespace"], names["key"])
+                response = await fast_path.answer(scope, receive)
             except ScrubjayError as error:
-                response = await _answer_error(request, error)
+                response = _refuse(scope, error)
             except ClientDisconnect:
-                response = await _answer_disconnect(request, None)
+                response = await _answer_disconnect(None, None)
             except Exception:
-                response = await _answer_mistake(request, None)
+                response = await _answer_mistake(None, None)
                 await response(scope, receive, send)
                 raise  # Uvicorn logs it
         else:
             await FastAPI.__call__(self, scope, receive, _note_status(scope, send))
             return
         scope["status"] = response.status_code
-        await send_at_once(response, scope, receive, send)
+        if not send_at_once(response, send):
+            await response(scope, receive, send)
 
     def allowed_methods(self, scope: Scope) -> str:
         """All methods of a path, each of which has a route of its own."""
@@ -747,11 +766,13 @@ def _note_status(scope: Scope, send: Send) -> Send:
 
 
 async def _answer_error(request: Request, error: Any) -> Response:
-    if not isinstance(error, ScrubjayError):
-        error = invalid_parameter(error)
-    verb = request.scope["route"].name
-    request.scope["app"].resources.refusals.log(request.scope, verb, error)
-    return error_response(error, by_script=is_script(request))
+    return _refuse(request.scope, error if isinstance(error, ScrubjayError) else invalid_parameter(error))
+
+
+def _refuse(scope: Scope, error: ScrubjayError) -> Response:
+    """Log an error, if it is a refusal, and make it a response."""
+    scope["app"].resources.refusals.log(scope, scope["route"].name, error)
+    return error_response(error, by_script=is_script(scope))
 
 
 async def _answer_http_error(request: Request, error: Any) -> Response:
@@ -812,16 +833,16 @@ async def _lifespan(app: Service) -> AsyncIterator[None]:
     stop_with_parent()
     file = open_store(settings)
     file.name = "the server's database"  # clients need not know its path
-    keys = open_key_cache(file)
     workers = max(settings.workers, 1)  # each process gets its share of a limit
-    authenticator = Authenticator(
-        keys,
-        SignIns(file),
-        settings,
-        settings.requests_per_minute / workers,
-        share_of_connections(REQUEST_SHARE),
-    )
     async with open_async(file) as store:
+        keys = open_key_cache(store)
+        authenticator = Authenticator(
+            keys,
+            SignIns(store),
+            settings,
+            settings.requests_per_minute / workers,
+            share_of_connections(REQUEST_SHARE),
+        )
         app.resources = Resources(
             settings,
             store,

@@ -12,7 +12,7 @@ from http.cookies import CookieError, SimpleCookie
 from starlette.types import Scope
 
 from scrubjay.store import sign_ins
-from scrubjay.store.engine import Store
+from scrubjay.store.engine import ServedStore
 from scrubjay.store.sign_ins import SIGN_IN_SECONDS, SignIn
 
 COOKIE = "scrubjay_sign_in"
@@ -24,15 +24,15 @@ SAFE_METHODS = ("GET", "HEAD")
 class SignIns:
     """The browsers that are signed in. Each request reads the database: people send few."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ServedStore) -> None:
         self._store = store
 
-    def find(self, scope: Scope, headers: dict[bytes, bytes]) -> SignIn | None:
+    async def find(self, scope: Scope, headers: dict[bytes, bytes]) -> SignIn | None:
         """The sign-in of a request; None without a valid cookie."""
         if b"cookie" not in headers or not scope["path"].startswith(COOKIE_PATH):
             return None
         token = token_of(headers)
-        return self._store.run(sign_ins.find(token)) if token else None
+        return await self._store.run(sign_ins.find(token)) if token else None
 
 
 def token_of(headers: dict[bytes, bytes]) -> str | None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any, Protocol
 
 from fastapi.responses import StreamingResponse
@@ -134,10 +134,10 @@ class Watchers:
         """The namespaces that have changed since; all watched ones if the log was replaced by an older one."""
         if self._last() < seen:
             return watched
-        return self._store.read_sync(changes.changed_since(seen))
+        return self._store.run_now(changes.changed_since(seen))
 
     def _last(self) -> int:
-        return self._store.read_sync(changes.last_change())
+        return self._store.run_now(changes.last_change())
 
 
 class AnyWatchers(Protocol):
@@ -175,7 +175,7 @@ class Watch:
             found = await self.read()
         return found
 
-    async def events(self, found: list[Change], authenticate: Callable[[], object]) -> AsyncIterator[str]:
+    async def events(self, found: list[Change], authenticate: Callable[[], Awaitable[object]]) -> AsyncIterator[str]:
         """Server-sent events, until the client disconnects, the server stops, or the api key is revoked.
 
         An id without data only moves the cursor. Any other error ends the stream; the client's next request gets it.
@@ -187,7 +187,7 @@ class Watch:
             yield f"id: {self.cursor}\n\n"
             try:
                 found = await self.wait(HEARTBEAT_SECONDS)
-                authenticate()
+                await authenticate()
             except ScrubjayError:
                 return
 

@@ -58,7 +58,7 @@ class Postgres:
         flags = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                _as_user(str(BIN / "postgres"), "-D", "data", "-p", str(self.port), "-k", str(self.folder), *flags),
+                as_user(str(BIN / "postgres"), "-D", "data", "-p", str(self.port), "-k", str(self.folder), *flags),
                 cwd=self.folder, stdout=log, stderr=log,
             )  # fmt: skip
         while True:
@@ -82,12 +82,12 @@ class Postgres:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = _as_user(str(BIN / program), *arguments)
+        command = as_user(str(BIN / program), *arguments)
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False)
         assert not done.returncode, done.stderr
 
 
-def _as_user(*command: str) -> list[str]:
+def as_user(*command: str) -> list[str]:
     """PostgreSQL refuses to run as root. In a user namespace root has another number, and its files are its own."""
     if os.geteuid() == 0:
         return ["unshare", "--user", "--map-user=1000", "--map-group=1000", *command]

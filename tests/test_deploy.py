@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -104,6 +105,67 @@ def test_compose_with_postgresql_runs_two_servers_on_one_database():
         assert server["read_only"]
         assert server["cap_drop"] == ["ALL"]
         assert all(port.startswith("127.0.0.1:") for port in server["ports"])
+
+
+def test_compose_with_a_cluster_runs_three_nodes_and_two_servers_that_know_all_of_them():
+    services = yaml.safe_load((DEPLOY / "compose-cluster.yaml").read_text())["services"]
+    nodes = {name: each for name, each in services.items() if each["image"] == "scrubjay-patroni"}
+    servers = [each for each in services.values() if each["image"] == "scrubjay"]
+    members = [name for name, each in services.items() if "etcd" in each["image"]]
+    assert (len(nodes), len(members), len(servers)) == (3, 3, 2)
+    for name, node in nodes.items():
+        variables = node["environment"]
+        assert (variables["PATRONI_NAME"], node["volumes"]) == (name, [f"{name}:/var/lib/postgresql"])
+        assert variables["PATRONI_POSTGRESQL_CONNECT_ADDRESS"] == f"{name}:5432"
+        assert variables["PATRONI_RESTAPI_CONNECT_ADDRESS"] == f"{name}:8008"
+        assert variables["PATRONI_ETCD3_HOSTS"] == ",".join(f"{each}:2379" for each in members)
+    for member in members:
+        assert services[member]["hostname"] == member
+        assert f"{member}=http://{member}:2380" in services[member]["command"][0]
+    for server in servers:
+        assert urlsplit(server["environment"]["SCRUBJAY_STORE"]).netloc == f"scrubjay@{','.join(nodes)}"
+        assert server["read_only"]
+        assert server["cap_drop"] == ["ALL"]
+    published = [port for each in services.values() for port in each.get("ports", ())]
+    assert published == ["127.0.0.1:8787:8787"]
+    for build in {(each["build"]["context"], each["build"]["dockerfile"]) for each in (*nodes.values(), *servers)}:
+        assert (DEPLOY / build[0] / build[1]).exists()
+    for source in re.findall(r"^COPY (?:--\S+ )?(\S+)", (DEPLOY / "Dockerfile.patroni").read_text(), re.MULTILINE):
+        assert (DEPLOY / source).exists()
+
+
+def test_the_settings_of_the_cluster_keep_the_rules_of_patroni():
+    """tests/stress/test_failover.py runs a cluster with them."""
+    settings = yaml.safe_load((DEPLOY / "patroni.yaml").read_text())["bootstrap"]["dcs"]
+    assert settings["loop_wait"] + 2 * settings["retry_timeout"] <= settings["ttl"]
+    assert settings["synchronous_mode"] is settings["synchronous_mode_strict"] is True
+
+
+def test_the_balancer_of_the_cluster_goes_on_with_the_server_that_is_left(tmp_path):
+    key = issue_key(tmp_path / "db", "me")
+    with serving(tmp_path / "db", "--require-key") as one, serving(tmp_path / "db", "--require-key") as two:
+        port = free_port()
+        config = (DEPLOY / "Caddyfile.cluster").read_text().replace(":8787 {", f"http://127.0.0.1:{port} {{", 1)
+        config = config.replace("one:8787", f"127.0.0.1:{one.port}").replace("two:8787", f"127.0.0.1:{two.port}")
+        (tmp_path / "Caddyfile").write_text(f"{{\n\tadmin off\n}}\n{config}")
+        command = [needs("caddy"), "run", "--config", str(tmp_path / "Caddyfile"), "--adapter", "caddyfile"]
+        environment = clean_environment(HOME=str(tmp_path), XDG_DATA_HOME=str(tmp_path), XDG_CONFIG_HOME=str(tmp_path))
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
+        try:
+            give_up_at = time.monotonic() + 60
+            while not is_listening(port):
+                assert process.poll() is None
+                assert time.monotonic() < give_up_at
+                time.sleep(0.05)
+            with Memory("ns", url=f"http://127.0.0.1:{port}", api_key=key, timeout=60, strict=True) as memory:
+                memory["k"] = 1
+                one.stop()
+                for n in range(20):
+                    memory["k"] = n
+                    assert memory["k"] == n
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
 
 
 # ------------------------------------------------------------ systemd

@@ -77,6 +77,12 @@ def generator():
     return module
 
 
+@cache
+def command_names() -> list[str]:
+    """All commands, such as `scrubjay key issue`."""
+    return [name for name, _ in generator().commands(generator().parser(), "scrubjay")]
+
+
 # ------------------------------------------------------------ examples
 
 
@@ -177,7 +183,7 @@ def test_every_setting_and_every_command_has_its_line():
     settings, commands = ((ROOT / "docs" / name).read_text() for name in ("settings.md", "command.md"))
     for setting in SETTINGS.values():
         assert f"| `{setting.variable}` |" in settings
-    for name, _ in generator().commands(generator().parser(), "scrubjay"):
+    for name in command_names():
         assert f"\n## {name}\n" in commands
 
 
@@ -229,7 +235,7 @@ def test_settings_and_commands_that_a_page_names_exist(path):
     assert set(re.findall(r"SCRUBJAY_[A-Z_]+[A-Z]", text)) <= {each.variable for each in SETTINGS.values()} | {
         "SCRUBJAY_STRESS"
     }
-    known = {name.split()[1] for name, _ in generator().commands(generator().parser(), "scrubjay")}
+    known = {name.split()[1] for name in command_names()}
     assert set(re.findall(r"(?:^|`)scrubjay ([a-z]+)", text, re.MULTILINE)) <= known
 
 

@@ -33,7 +33,7 @@ def delete_call(namespace: str, key: str, if_version: int | None = None) -> Comm
 def update_call(
     namespace: str, mapping: Mapping[str, Any], if_versions: Mapping[str, int] | None = None, ttl: float | None = None
 ) -> Command | None:
-    """None if there is nothing to store."""
+    """None if there is nothing to store and no version to check."""
     if not isinstance(mapping, Mapping):
         raise InvalidInput(f"update takes an object of keys and values, not {repr_short(mapping)}")
     check_ttl(ttl)
@@ -44,7 +44,7 @@ def update_call(
         for key, value in mapping.items()
     }
     check_total([*texts, *filter(None, texts.values())])
-    return commands.UPDATE(namespace, texts, if_versions, ttl) if texts else None
+    return commands.UPDATE(namespace, texts, if_versions, ttl) if texts or if_versions else None
 
 
 def merge_call(namespace: str, key: str, mapping: Mapping[str, Any]) -> Command:

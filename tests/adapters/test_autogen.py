@@ -1177,7 +1177,7 @@ def test_the_group_of_the_article_runs_as_written():
 def test_help_shows_the_arguments_of_autogen_and_ours():
     ours = {"memory", "session"}
     limits = {"max_messages", "max_tokens"}
-    agents = limits | {"recall", "remember", "resume"}
+    agents = limits | {"recall", "remember", "learn", "resume"}
     for own, base, more in (
         (PersistentAgent, ConversableAgent, ours | agents),
         (PersistentGroupChat, GroupChat, ours | limits),

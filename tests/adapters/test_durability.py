@@ -243,12 +243,17 @@ def test_of_a_long_history_a_slow_link_brings_first_what_the_model_needs(long_hi
     assert agent.refresh() == 0
 
 
-def test_whoever_reads_the_messages_gets_all_of_a_long_history(long_history):
+def test_whoever_reads_the_messages_gets_all_of_a_long_history(long_history, monkeypatch):
     memory, person = Memory("agent", url=long_history.url), quiet(ConversableAgent, "user")
 
     def built(**options):
         return quiet(PersistentAgent, "assistant", memory=memory, **options)
 
+    requests, send, agent = [], transport.PooledTransport.send, built()
+    with monkeypatch.context() as counting:
+        counting.setattr(transport.PooledTransport, "send", lambda *args: requests.append(args) or send(*args))
+        assert len(agent.chat_messages[person]) == LONG
+    assert len(requests) == 1, "all in one request"
     assert len(next(iter(built().chat_messages.values()))) == LONG
     assert len(built()._oai_messages[person]) == LONG
     assert len(built().chat_messages.get(person)) == LONG
@@ -299,6 +304,49 @@ def test_a_history_whose_start_cannot_be_read_is_said_to_be_missing(long_history
         else:
             assert 100 < len(agent.chat_messages[person]) < LONG
             assert "WITHOUT their stored history" in caplog.text
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("kind", [ConversableAgent, PersistentAgent])
+def test_of_a_long_group_chat_a_slow_link_brings_first_what_the_models_need(long_history, kind, is_async):
+    names = ("planner", "writer")
+    with Memory("team", url=long_history.url) as memory:
+        for start in range(0, LONG, 1000):
+            rows = [long_row(number) for number in range(start, start + 1000)]
+            spoken = [names[number % 2] for number in range(start, start + 1000)]
+            lines = [{**row["message"], "name": name} for row, name in zip(rows, spoken, strict=True)]
+            memory.append("messages", *lines)
+            memory.append("messages:ids", *(row["id"] for row in rows))
+            memory.append("speaker_history", *spoken)
+    with serving_model() as model, closing(SlowLink(long_history.port, 300_000)) as link:
+        memory = Memory("team", url=link.url)
+        own = {"memory": memory, "max_messages": 20} if kind is PersistentAgent else {}
+        members = [quiet(kind, name, llm_config=model.config, **own) for name in names]
+        options = {"max_round": 2, "speaker_selection_method": "round_robin", "max_messages": 20}
+        group = PersistentGroupChat(members, [], memory=memory, **options)
+        manager = GroupChatManager(groupchat=group, llm_config=False)
+        assert group.last_speaker is members[1]
+        person = quiet(ConversableAgent, "planner")
+        if is_async:
+            asyncio.run(person.a_send("hello", manager, request_reply=True, silent=True))
+        else:
+            person.send("hello", manager, request_reply=True, silent=True)
+        assert link.answered_bytes < 200_000, "a part of the chat"
+        sent = [text.split(" x")[0] for text in model.last_texts()]
+        assert sent[-2:] == [f"message {LONG - 1}", "hello"]
+        assert len(sent) in (20, 21), "what is new comes on top for a member that is not persistent"
+        numbers = [int(line["content"].split()[1]) for line in group.messages[:LONG]]
+        assert numbers == list(range(LONG))
+        assert [line["content"] for line in group.messages[LONG:]] == ["hello", "ok"]
+        assert link.answered_bytes > 800_000
+        assert len(group.speaker_history) == LONG + 2
+        if kind is PersistentAgent:
+            seen = members[1].chat_messages[manager]
+            assert len(seen) == LONG + 2
+            assert [int(line["content"].split()[1]) for line in seen[:LONG]] == numbers
+            assert [line["role"] for line in seen[:4]] == ["user", "assistant"] * 2
+            assert [line["content"] for line in seen[LONG:]] == ["hello", "ok"]
+    assert len(PersistentGroupChat(members, [], memory=Memory("team", url=long_history.url)).messages) == LONG + 2
 
 
 @pytest.mark.parametrize("options", [{}, {"recall": True, "remember": True}])

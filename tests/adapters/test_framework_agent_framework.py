@@ -28,7 +28,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrubjay import AsyncMemory, Memory, Unavailable
-from scrubjay.adapters import agent_framework as adapter
+from scrubjay.adapters import _large
 from scrubjay.adapters.agent_framework import ScrubjayCheckpoints, ScrubjayHistory, ScrubjayRecall
 
 
@@ -277,7 +277,7 @@ def test_a_checkpoint_that_is_saved_again_replaces_the_first(storage):
 
 
 def test_a_long_checkpoint_is_split(home, monkeypatch):
-    monkeypatch.setattr(adapter, "PART_CHARS", 100)
+    monkeypatch.setattr(_large, "PART_CHARS", 100)
 
     async def use() -> None:
         storage = ScrubjayCheckpoints()
@@ -290,6 +290,36 @@ def test_a_long_checkpoint_is_split(home, monkeypatch):
 
     asyncio.run(use())
     assert len(Memory("agent-framework-workflows")) == 0
+
+
+def test_a_long_checkpoint_that_is_saved_again_is_replaced_whole_or_not_at_all(home, monkeypatch):
+    monkeypatch.setattr(_large, "PART_CHARS", 100)
+    memory = Memory("ns", strict=True)
+    storage = ScrubjayCheckpoints(memory)
+    first, second = (checkpoint(checkpoint_id="1", state={"text": letter * 1000}) for letter in "ab")
+    asyncio.run(storage.save(first))
+    stored, set_ = len(memory), memory.set
+
+    def fail_at(count):
+        left = iter(range(count))
+
+        def set_or_fail(*args):
+            if next(left, None) is None:
+                raise Unavailable("the process is killed here")
+            set_(*args)
+
+        return set_or_fail
+
+    for count in (0, 1, 5):
+        memory.set = fail_at(count)
+        with pytest.raises(Unavailable):
+            asyncio.run(storage.save(second))
+        assert asyncio.run(storage.load("1")) == first
+    memory.set = set_
+    asyncio.run(storage.save(second))
+    assert asyncio.run(storage.load("1")) == second
+    assert asyncio.run(storage.list_checkpoints(workflow_name="flow")) == [second]
+    assert len(memory) == stored + 1 + 5  # and the parts of the saves that were killed
 
 
 class Own:

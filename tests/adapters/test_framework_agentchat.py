@@ -391,6 +391,31 @@ def test_of_two_processes_that_run_one_team_the_second_is_refused(home):
     asyncio.run(use())
 
 
+def test_a_version_that_another_process_stores_after_the_first_save_is_not_taken_for_ones_own(home):
+    memory = Memory("agentchat")
+
+    async def use() -> None:
+        saved = ScrubjayTeam("sarah", memory)
+        team = round_robin(members())
+        await saved.load(team)
+        run = memory._executor.run
+
+        def interrupted(command, *rest):
+            result = run(command, *rest)
+            if command.verb.name == "transaction":  # another process is faster than whatever comes next
+                key = "session:sarah:state:team"
+                Memory("agentchat").set(key, memory.get(key))
+            return result
+
+        memory._executor.run = interrupted
+        await saved.save(team)
+        memory._executor.run = run
+        with pytest.raises(Conflict):
+            await saved.save(team)
+
+    asyncio.run(use())
+
+
 TEAM = """
     import asyncio, os, sys
     from autogen_agentchat.agents import AssistantAgent

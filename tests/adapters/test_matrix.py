@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -71,22 +72,34 @@ def texts(messages):
     return [message["content"] for message in messages if message["role"] != "system"]
 
 
-CASES = [
-    pytest.param(ending, team, is_async, place, id=f"{ending}-{'five' if team else 'two'}-{place}")
-    for number, ending in enumerate(ENDINGS)
-    for team, is_async, place in (
-        (False, ending in ("an exception", "the last round"), "file"),
-        (True, ending in ("a termination message", "the last round"), "server" if number % 2 else "file"),
-    )
+STRESS = bool(os.environ.get("SCRUBJAY_STRESS"))
+SETTINGS = [
+    setting
+    for setting in itertools.product((False, True), (False, True), ("file", "server"))
+    if STRESS or (setting[0] ^ setting[1] ^ (setting[2] == "server")) == 0
 ]
-"""A kill is tested without asyncio: there a message may be answered while it is being saved."""
+"""Whether five agents, whether async, and where: all eight, or the four in which each pair of these occurs once."""
 
 
-@pytest.mark.parametrize(("ending", "team", "is_async", "place"), CASES)
-def test_the_next_process_continues_after(ending, team, is_async, place, server):
-    replies, options = ENDINGS[ending]
+def named(setting):
+    team, is_async, place = setting
+    return f"{'five' if team else 'two'}-{'async' if is_async else 'sync'}-{place}"
+
+
+in_every_setting = pytest.mark.parametrize("setting", SETTINGS, ids=named)
+
+
+def common_options(setting, server):
+    team, is_async, place = setting
     where = {"url": server.url} if place == "server" else {}
-    common = {"namespace": fresh_name(), "team": team, "is_async": is_async, "where": where}
+    return {"namespace": fresh_name(), "team": team, "is_async": is_async, "where": where}
+
+
+@in_every_setting
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_next_process_continues_after(ending, setting, server):
+    replies, options = ENDINGS[ending]
+    common = common_options(setting, server)
     with serving_model(*replies) as model:
         code = in_another_process(model, "Rome?", **common, **options)
         assert code == {"an exception": 1, "a kill inside a tool": -signal.SIGKILL}.get(ending, 0)
@@ -99,50 +112,57 @@ def test_the_next_process_continues_after(ending, team, is_async, place, server)
     assert any(said in str(text) for text in sent), sent
 
 
-def test_the_next_process_continues_after_an_outage(tmp_path):
+@pytest.mark.parametrize(("team", "is_async"), [(False, False), (True, True)])
+def test_the_next_process_continues_after_an_outage(tmp_path, team, is_async):
     with serving(tmp_path / "served.db", *FLAGS) as server:
-        where = {"url": server.url}
+        common = {"where": {"url": server.url}, "team": team, "is_async": is_async, "max_turns": 1}
         with serving_model("Sunny.", "Still sunny.") as model:
-            assert in_another_process(model, "Rome?", where=where, max_turns=1) == 0
+            assert in_another_process(model, "Rome?", **common) == 0
             server.stop()
-            assert in_another_process(model, "And now?", where=where, max_turns=1) == 0
+            assert in_another_process(model, "And now?", **common) == 0
             with serving(tmp_path / "served.db", *FLAGS, port=server.port):
-                chat(model.config, "Well?", where=where, max_turns=1)
+                chat(model.config, "Well?", **common)
     assert texts(model.seen[-1]) == ["Rome?", "Sunny.", "And now?", "Still sunny.", "Well?"]
 
 
-def test_the_next_process_continues_over_a_slow_link(server, tmp_path):
+@pytest.mark.parametrize(("team", "is_async"), [(False, True), (True, False)])
+def test_the_next_process_continues_over_a_slow_link(server, tmp_path, team, is_async):
     with serving_model(*(f"answer {n} " + "x" * 8000 for n in range(20))) as model:
+        common = {"namespace": fresh_name(), "team": team, "is_async": is_async, "max_turns": 1}
         where = {"url": server.url, "outbox": tmp_path / "outbox.db"}
-        assert in_another_process(model, "start", where=where, team=False, max_turns=1) == 0
+        assert in_another_process(model, "start", where=where, **common) == 0
         for number in range(19):
-            chat(model.config, f"question {number}", where=where, max_turns=1)
+            chat(model.config, f"question {number}", where=where, **common)
         with closing(SlowLink(server.port, bytes_per_second=100_000, delay=0.1)) as link:
-            chat(model.config, "Well?", where={"url": link.url}, max_turns=1)
+            chat(model.config, "Well?", where={"url": link.url}, **common)
     sent = texts(model.seen[-1])
     assert [text for text in sent if text.startswith("question")] == [f"question {n}" for n in range(19)]
     assert sum(text.startswith("answer") for text in sent) == 20
 
 
-def ask_for_ever(model, start):
+def ask_for_ever(model, start, common):
     for number in range(start, start + 1000):
-        chat(model.config, f"question {number}", max_turns=2)
+        chat(model.config, f"question {number}", max_turns=2, **common)
         os.write(1, f"{number}\n".encode())
 
 
-def test_a_process_that_is_killed_at_any_point_loses_no_answered_message():
+@pytest.mark.parametrize(
+    "setting", SETTINGS if STRESS else [(False, False, "file"), (True, True, "server")], ids=named
+)  # fmt: skip
+def test_a_process_that_is_killed_at_any_point_loses_no_answered_message(setting, server):
     answered = []
+    common = common_options(setting, server)
     with serving_model() as model:
         model.replies = Alternating()
-        for start in range(0, 20_000 if os.environ.get("SCRUBJAY_STRESS") else 4000, 1000):
-            pid, printed = forked(lambda start=start: ask_for_ever(model, start))
+        for start in range(0, 20_000 if STRESS else 3000, 1000):
+            pid, printed = forked(lambda start=start: ask_for_ever(model, start, common))
             with printed:
                 answered += [int(printed.readline()) for _ in range(random.randint(1, 4))]
                 time.sleep(random.uniform(0, 0.1))
                 os.kill(pid, signal.SIGKILL)
                 answered += [int(line) for line in printed.read().splitlines()]
             os.waitpid(pid, 0)
-        chat(model.config, "Well?", max_turns=1)
+        chat(model.config, "Well?", **common, max_turns=1)
     assert model.refused == []
     asked = [int(text.removeprefix("question ")) for text in texts(model.seen[-1]) if str(text).startswith("question")]
     assert asked == sorted(set(asked)), "each once, in order"

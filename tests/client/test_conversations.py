@@ -349,6 +349,17 @@ def test_a_tool_is_not_a_participant(memory):
     assert memory.conversations()[0].participants == ("assistant", "Sarah")
 
 
+def test_a_conversation_of_ones_own_that_is_named_default_can_be_forgotten(memory):
+    memory.append("default", {"role": "user", "content": "Hi"})
+    memory.append("messages", {"role": "user", "content": "of an adapter"})
+    assert {each.session for each in memory.conversations()} == {"default"}
+    assert memory.forget_session("default") == 2
+    assert memory.keys() == []
+    memory.set("default", "a setting")
+    assert memory.forget_session("default") == 0
+    assert memory.get("default") == "a setting"
+
+
 def test_forgetting_a_session_erases_its_items_and_notes_and_nothing_else(memory):
     for session in ("sarah", "sarah2", "a:b"):
         memory.append(session_key(session), entry({"role": "user", "content": session}))

@@ -356,6 +356,9 @@ def test_get_many_and_update_take_one_trip(memory):
     memory.update(many)
     assert memory.get_many(many) == many
     memory.update({})
+    memory.update({}, if_versions={"a": 1, "nope": 0})
+    with pytest.raises(Conflict):
+        memory.update({}, if_versions={"nope": 1})
     assert memory.get_many([]) == {}
     with pytest.raises(InvalidInput):
         memory.get_many("abc")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
+import requests
 from starlette.testclient import TestClient
 
 import scrubjay_server
@@ -71,3 +74,42 @@ def test_fast_paths_answer_like_the_router(tmp_path, monkeypatch):
 @pytest.mark.parametrize("url", ["/v1/namespaces/ns/items/", "/v1/namespaces//items/k", "/memory/ns/", "/memory//k"])
 def test_a_path_without_a_name_has_no_fast_path(url):
     assert scrubjay_server.find_fast_path({"path": url, "method": "GET"}) is None
+
+
+def test_requests_in_one_piece_are_answered_in_their_order(server):
+    """A read that need not wait is answered without a task; behind a write, or after one, it still has its turn."""
+    item = "/v1/namespaces/pipeline/items"
+    expected = []
+    pieces = []
+    for number in range(300):
+        body = b'{"value": %d}' % number
+        if number % 100 == 50:
+            pieces.append(b"PUT %b/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (
+                item.encode(), len(body), body))  # fmt: skip
+            expected.append(f'{{"version":{number // 100 + 1}}}')
+        pieces.append(b"GET %b/k HTTP/1.1\r\nHost: localhost\r\n\r\n" % item.encode())
+        expected.append(f'"value":{(number - 50) // 100 * 100 + 50},' if number >= 50 else '"code":"not_found"')
+    pieces.append(b"GET %b/k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % item.encode())
+    expected.append('"value":250,')
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(b"".join(pieces))
+        with connection.makefile("rb") as responses_:
+            received = responses_.read().decode()
+    found = received.split("HTTP/1.1 ")[1:]
+    assert len(found) == len(expected)
+    for response, part in zip(found, expected, strict=True):
+        assert part in response.replace(": ", ":"), response
+
+
+def test_a_read_that_has_to_wait_is_answered_by_a_task(server):
+    """The rows of a list are read in a thread."""
+    url = f"{server.url}/v1/namespaces/waiting"
+    requests.post(f"{url}/lists/l", json={"items": list(range(300))}, timeout=60).raise_for_status()
+    assert requests.get(f"{url}/items/l", timeout=60).json()["value"] == list(range(300))
+    assert requests.get(f"{url}/lists/l?tail=200", timeout=60).json()["items"] == list(range(100, 300))
+
+
+def test_a_request_for_another_protocol_is_answered_and_its_connection_closed(server):
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    answer = requests.get(f"{server.url}/v1/namespaces/ns/items/missing", headers=upgrade, timeout=60)
+    assert (answer.status_code, answer.headers["Connection"]) == (404, "close")

@@ -49,6 +49,16 @@ def test_every_verb_is_recorded_once_with_its_key(driver):
     ]
 
 
+def test_a_clear_is_recorded_with_the_bytes_that_it_freed(driver):
+    driver.run(items.set_item("ns", "k", '"text"'))
+    driver.run(notes.remember("ns", NewNote.check("a note that stays")))
+    used = driver.run(usage.read_usage("ns")).bytes
+    driver.run(items.clear_items("ns"))
+    left = driver.run(usage.read_usage("ns")).bytes
+    assert used > left > 0
+    assert audit(driver, "ns")[-1].bytes == used - left
+
+
 def test_calls_that_change_nothing_are_not_recorded(driver):
     driver.run(items.set_item("ns", "k", "1"))
     driver.run(items.delete_item("ns", "other"))

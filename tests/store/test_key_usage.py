@@ -67,6 +67,8 @@ def test_namespaces_in_use_are_limited(driver):
     run(driver, bot, notes.remember("b", NewNote("a note")))
     with pytest.raises(QuotaExceeded, match="2 namespaces in use"):
         run(driver, bot, lists.append_items("c", "l", ["1"]))
+    with pytest.raises(QuotaExceeded, match="2 namespaces in use"):
+        run(driver, bot, notes.remember("c", NewNote("a note")))
     run(driver, bot, items.set_item("a", "other", "1"))
     run(driver, bot, notes.clear_all("b"))
     run(driver, bot, lists.append_items("c", "l", ["1"]))

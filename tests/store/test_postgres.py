@@ -7,28 +7,32 @@ import contextlib
 import multiprocessing
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from urllib.parse import unquote
 
 import psycopg
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from psycopg.pq import TransactionStatus
 
-from harness import Clock, clean_environment, postgres
+from commit_proxy import CommitProxy
+from harness import Clock, clean_environment, fresh_name, postgres
 from postgres import Postgres
 from scrubjay import Memory
-from scrubjay.errors import InvalidInput, OutcomeUnknown, QuotaExceeded, Unavailable
+from scrubjay.errors import InvalidInput, OutcomeUnknown, QuotaExceeded, ScrubjayError, Unavailable
+from scrubjay.models import Usage
 from scrubjay.store import api_keys, changes, expiry, items, lists, notes, usage, vectors
 from scrubjay.store.idempotency import IdempotencyKey, run_once
-from scrubjay.store.operation import WRITE, Actor, Quota, operation
-from scrubjay.store.postgres import PostgresStore, connection, erase, queries, schema
-from scrubjay.store.postgres.asyncio import AsyncPostgresStore
-from scrubjay.store.postgres.transaction import Transaction
+from scrubjay.store.jobs import Job
+from scrubjay.store.operation import READ, WRITE, Actor, Quota, operation
+from scrubjay.store.postgres import PostgresStore, connection, erase, queries, schema, session, watchdog
+from scrubjay.store.postgres.asyncio import WRITE_THREADS, AsyncPostgresStore
+from scrubjay.store.postgres.transaction import Transaction, lock_of
 from scrubjay.store.sqlite.queries import QUERIES
 from scrubjay.validation import NewNote
 
@@ -283,6 +287,90 @@ def test_a_sweep_leaves_what_was_renewed_meanwhile(open_store, monkeypatch):
     assert store.find_problems() == []
 
 
+# ---------------------------------------------------------------- batches
+# A transaction does not read again what it knows, so that the operations of a batch see rows that were not sent yet.
+
+
+@st.composite
+def writes(draw):
+    """The arguments of a write, after the namespace, with the function that makes it."""
+    key, value = draw(st.sampled_from("ab")), draw(st.sampled_from(["1", "[1,2]", '{"f":1}', '"text"', None]))
+    return draw(
+        st.sampled_from(
+            [
+                (items.set_item, key, value, draw(st.sampled_from([None, 60]))),
+                (items.set_item, key, "1", None, draw(st.integers(0, 3))),
+                (items.delete_item, key),
+                (items.increment, key, 1),
+                (items.merge_item, key, '{"g":2}'),
+                (items.touch_item, key, 60),
+                (items.update_items, {"a": "1", "b": None}),
+                (items.clear_items,),
+                (lists.append_items, key, draw(st.sampled_from([["1"], ["1", "2"], []]))),
+                (lists.pop_items, key, 1, True),
+                (usage.set_quota, {"max_bytes": draw(st.sampled_from([20, None]))}),
+            ]
+        )
+    )
+
+
+def outcome_of(job: Job) -> object:
+    """What a job returned or raised, without the name of its namespace."""
+    try:
+        result = job.outcome()
+    except ScrubjayError as error:
+        return type(error), str(error).replace(job.operation.namespace, "")
+    return result._replace(namespace="") if isinstance(result, Usage) else result[0]
+
+
+def contents_of(store: PostgresStore, namespace: str) -> tuple:
+    """What is stored in a namespace, without its times."""
+    values = {key: store.run(items.read_text(namespace, key)) for key in store.run(items.list_keys(namespace))}
+    versions = {key: store.run(items.find_version(namespace, key)) for key in values}
+    found, last = store.run(changes.read_changes(namespace, "", 0))
+    logged = [(change.id, change.verb, change.key, change.bytes) for change in found]
+    return values, versions, store.run(usage.read_usage(namespace))._replace(namespace=""), logged, last
+
+
+@given(st.lists(st.tuples(writes(), st.one_of(st.none(), st.integers(1, 3))), min_size=2, max_size=10))
+@settings(max_examples=30, deadline=None)
+def test_operations_in_one_transaction_do_what_they_do_one_by_one(calls):
+    store = _checker()
+    actor = Actor("bot", store.run(api_keys.issue("bot")).apikey.id)
+
+    def make_jobs(namespace: str) -> list[Job]:
+        jobs = []
+        for (make, *arguments), number in calls:
+            once = number if make is not usage.set_quota else None
+            jobs.append(Job(run_once(make(namespace, *arguments), once and IdempotencyKey("s", once))))
+            jobs[-1].operation.actor = actor
+        return jobs
+
+    namespaces = fresh_name(), fresh_name()
+    together, alone = map(make_jobs, namespaces)
+    store.writer.commit(together)
+    for job in alone:
+        store.writer.commit([job])
+    assert [outcome_of(job) for job in together] == [outcome_of(job) for job in alone]
+    assert contents_of(store, namespaces[0]) == contents_of(store, namespaces[1])
+    assert store.find_problems() == []
+
+
+def test_an_exchange_raises_the_first_error_and_the_connection_goes_on(store, monkeypatch):
+    monkeypatch.setattr(session, "MAX_PREPARED", 2)
+    connection = store.connect()
+    exchange = lambda *texts: connection.run_blocking(connection.exchange([(text, ()) for text in texts]))  # noqa: E731
+    for _ in range(3):  # parsed, prepared, executed
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            exchange("SELECT 1", "SELECT 1 / 0", "SELECT no_column")
+        assert exchange("SELECT 1", "SELECT 2", "SELECT 3", "SELECT 4") == [[(1,)], [(2,)], [(3,)], [(4,)]]
+    assert connection.is_idle
+    assert connection.run_blocking(connection.exchange([("SELECT 1", ())], [("SELECT 1 / 0", ())])) == [[(1,)]]
+    assert connection.owes_answer
+    assert exchange("SELECT 2") == [[(2,)]], "that nobody waited for the last answer harms nobody"
+    store.discard(connection)
+
+
 # ---------------------------------------------------------------- changes
 
 
@@ -354,58 +442,9 @@ def test_a_notification_wakes_a_watcher_of_another_process(open_store, monkeypat
 # ---------------------------------------------------------------- lost connections
 
 
-SYNC = b"S\0\0\0\4"
-"""The message after which PostgreSQL answers all before it."""
-
-
-class Proxy:
-    """Forwards connections to PostgreSQL, and cuts one when the client sends COMMIT."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.cuts: list[bool] = []
-        """For each COMMIT from now on: whether PostgreSQL still gets it."""
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._port))
-                is_cut, is_done = threading.Event(), threading.Event()
-                for forward in (self._forward_answers, self._forward_until_commit):
-                    threading.Thread(target=forward, args=(client, server, is_cut, is_done), daemon=True).start()
-
-    def _forward_answers(self, client, server, is_cut, is_done) -> None:
-        with contextlib.suppress(OSError):
-            while data := server.recv(65536):
-                if not is_cut.is_set():
-                    client.sendall(data)
-                elif b"COMMIT" in data:
-                    is_done.set()
-        with contextlib.suppress(OSError):
-            client.shutdown(socket.SHUT_RDWR)
-
-    def _forward_until_commit(self, client, server, is_cut, is_done) -> None:
-        with contextlib.suppress(OSError), client, server:
-            while data := client.recv(65536):
-                if b"COMMIT" in data and self.cuts:
-                    is_cut.set()
-                    if self.cuts.pop(0):
-                        server.sendall(data + SYNC)
-                        is_done.wait(60)
-                    return
-                server.sendall(data)
-
-
 @pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    proxy = Proxy(postgres().port)
+def proxy() -> Iterator[CommitProxy]:
+    proxy = CommitProxy(postgres().port)
     yield proxy
     proxy.close()
 
@@ -429,7 +468,7 @@ def test_after_a_failover_only_writes_with_a_key_are_run_again(open_store, url, 
     through = open_store(url.replace(str(postgres().port), str(proxy.port)))
     through.run(lists.append_items("ns", "l", ["0"]))
     histories = iter(range(1000))
-    monkeypatch.setattr(connection, "_read_history", lambda _session: str(next(histories)))
+    monkeypatch.setattr(connection, "_read_history", lambda _session: session.History(1, str(next(histories))))
     proxy.cuts = [True]
     assert through.run(run_once(lists.append_items("ns", "l", ["1"]), IdempotencyKey("s")))[0] == 2
     proxy.cuts = [True]
@@ -485,6 +524,53 @@ def test_a_crash_starts_another_history_and_a_restart_does_not():
         assert histories[0] == histories[1] != histories[2], "after a crash ids of transactions are used again"
     finally:
         server.close()
+
+
+def waiting_for(opened: psycopg.Connection) -> threading.Thread:
+    """A thread that waits for an answer that does not come; it ends when its connection is cut."""
+
+    def wait() -> None:
+        with pytest.raises(psycopg.OperationalError) as lost:
+            opened.execute("SELECT pg_sleep(600)")
+        assert connection.is_temporary(lost.value)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while opened.pgconn.transaction_status != TransactionStatus.ACTIVE:
+        time.sleep(0.01)
+    return thread
+
+
+def next_primary(timeline: int):
+    """A standby that has become the primary, as a new connection sees it."""
+    return lambda _connection: session.History(timeline, "")
+
+
+def test_connections_to_a_primary_that_was_replaced_are_cut_and_new_ones_refused(store, monkeypatch):
+    old = store.connect()
+    waiting = waiting_for(old)
+    monkeypatch.setattr(connection, "_read_history", next_primary(old.history.timeline + 1))
+    new = store.connect()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert new.execute("SELECT 1").fetchone() == (1,)
+    monkeypatch.setattr(connection, "_read_history", next_primary(old.history.timeline))
+    with pytest.raises(psycopg.OperationalError, match="before another one took over") as refused:
+        store.connect()
+    assert connection.is_temporary(refused.value)
+    for each in (old, new):
+        store.discard(each)
+
+
+def test_an_operation_on_a_frozen_primary_ends_when_another_has_taken_over(open_store, monkeypatch):
+    monkeypatch.setattr(watchdog, "CHECK_SECONDS", 0.05)
+    store = open_store()
+    old = store.connect()
+    waiting = waiting_for(old)
+    monkeypatch.setattr(connection, "_read_history", next_primary(old.history.timeline + 1))
+    waiting.join(60)
+    assert not waiting.is_alive()
+    store.discard(old)
 
 
 def test_what_fails_after_a_commit_is_not_run_again(open_store, caplog):
@@ -564,6 +650,76 @@ def test_the_asyncio_driver_runs_operations_at_the_same_time(open_store):
             return sorted(map(int, text[1:-1].split(",")))
 
     assert asyncio.run(work()) == list(range(40))
+
+
+@pytest.mark.parametrize("cuts", [[True], [False], [True, False, True]])
+@pytest.mark.parametrize("has_key", [True, False])
+def test_writes_on_the_loop_whose_commit_is_cut_off_happen_once(open_store, url, proxy, cuts, has_key):
+    async def work() -> None:
+        async with AsyncPostgresStore(open_store(url.replace(str(postgres().port), str(proxy.port)))) as served:
+            await served.run(lists.append_items("ns0", "l", ["0"]))
+            proxy.cuts = list(cuts)
+            for n in range(1, 4):
+                keys = [IdempotencyKey("sender", n) if has_key else None] * 3
+                appends = [run_once(lists.append_items(f"ns{i}", "l", [str(n)]), key) for i, key in enumerate(keys)]
+                await asyncio.gather(*map(served.run, appends))
+
+    asyncio.run(work())
+    store = open_store()
+    assert [store.run(items.read_text(f"ns{i}", "l")) for i in range(3)] == ["[0,1,2,3]", "[1,2,3]", "[1,2,3]"]
+    assert store.find_problems() == []
+
+
+def test_writes_on_the_loop_share_transactions(open_store, monkeypatch):
+    commits, real = [], Transaction.commit
+    monkeypatch.setattr(Transaction, "commit", lambda self, *args: commits.append(1) or real(self, *args))
+
+    async def work() -> None:
+        async with AsyncPostgresStore(open_store()) as served:
+            await asyncio.gather(*(served.run(items.set_item(f"ns{n % 5}", f"k{n}", "1")) for n in range(50)))
+
+    asyncio.run(work())
+    assert len(commits) == 1
+
+
+@pytest.mark.parametrize(
+    "make", [items.set_item, lambda namespace, key, text: items.update_items(namespace, {key: text})]
+)
+def test_a_namespace_that_another_client_has_locked_holds_up_no_other(open_store, make):
+    async def work(other: psycopg.Connection) -> None:
+        async with AsyncPostgresStore(open_store(busy_seconds=600)) as served:
+            lock = lock_of(served.store.address.schema, "locked")
+            other.execute("SELECT pg_advisory_lock(%s)", (lock,))
+            many = range(3 * WRITE_THREADS)
+            waiting = [asyncio.create_task(served.run(make("locked", f"k{n}", "1"))) for n in many]
+            for n in range(3):
+                await served.run(make("free", f"k{n}", "1"))
+                assert await served.run(items.read_text("free", f"k{n}")) == "1"
+                await served.run(items.set_item(f"free{n}", "k", "1"))
+            assert not any(task.done() for task in waiting)
+            other.execute("SELECT pg_advisory_unlock(%s)", (lock,))
+            await asyncio.gather(*waiting)
+            assert len(await served.run(items.list_keys("locked"))) == len(many)
+
+    with psycopg.connect(postgres().url, autocommit=True) as other:
+        asyncio.run(work(other))
+
+
+def test_a_host_that_never_answers_is_unavailable(open_store, monkeypatch):
+    monkeypatch.setattr("scrubjay.store.postgres.asyncio.ANSWER_SECONDS", 0.1)
+
+    async def work() -> None:
+        async with AsyncPostgresStore(open_store()) as served:
+            with pytest.raises(Unavailable, match="no answer for"):
+                await served.run(sleep())
+            assert await served.run(items.read_text("ns", "k")) is None
+
+    asyncio.run(work())
+
+
+@operation("sleep", READ)
+def sleep(_context):
+    yield "SELECT pg_sleep(1)", ()
 
 
 def test_a_write_of_a_client_that_has_gone_is_not_made(store):

@@ -29,7 +29,7 @@ LONG = "SCRUBJAY_STRESS" in os.environ
 KILLS = 50 if LONG else 4
 WRITERS = 8
 
-pytestmark = pytest.mark.timeout(900 if LONG else 120)
+pytestmark = pytest.mark.timeout(900)
 
 
 class Writer(threading.Thread):

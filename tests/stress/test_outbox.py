@@ -25,7 +25,7 @@ KILLS = 40 if LONG else 4
 WRITERS = 3
 FLAGS = ("--writes-per-day", "0", "--max-bytes", "0")
 
-pytestmark = pytest.mark.timeout(900 if LONG else 120)
+pytestmark = pytest.mark.timeout(900)
 
 # Two threads with lists of their own in one namespace. A number is printed when append has returned, whether it was
 # sent or kept; a process that starts again continues above the last that may have been written.

@@ -14,7 +14,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from enum import Enum
 from typing import Any, NamedTuple
@@ -26,8 +26,8 @@ from scrubjay.fork_safety import ForkSafe
 
 FIRST_MESSAGES = 200
 """Messages that are read at first, from the end of a conversation: enough for many prompts, and about 50 KB."""
-PAGE_MESSAGES = 5000
-"""Messages in one request for the rest of a conversation: about a megabyte, which a server has ready in 0.1 s."""
+PAGE_MESSAGES = 8000
+"""Messages in one request for the rest of a conversation: about 1.6 MB, which a server has ready in 0.2 s."""
 
 log = logging.getLogger("scrubjay")
 
@@ -78,7 +78,7 @@ class Stored(NamedTuple):
 
     rows: list[Row]
     length: int | None
-    """How many items the list has if all were read; None if there may be more before these."""
+    """How many items were read, if these are all of the list or of a page; None if there may be more before these."""
 
 
 class Replay:
@@ -122,7 +122,8 @@ class SavedMessages:
     __slots__ = ("_has_unread", "_hidden", "_hides_unread", "_known", "_length", "_replay", "_session", "elsewhere",
                  "is_complete", "key", "rows")  # fmt: skip
 
-    def __init__(self, session: Session, key: str, *, is_hidden: bool = False) -> None:
+    def __init__(self, session: Session, key: str, *, is_hidden: bool = False, is_whole: bool = False) -> None:
+        """Reads the end of the conversation, or all of it if `is_whole`."""
         self._session = session
         self.key = key
         self.rows: list[Row] = []
@@ -140,7 +141,7 @@ class SavedMessages:
         """How many items the stored list has if no other process writes to it; None if that is not known."""
         self.elsewhere = Elsewhere.NOTHING
         """What another process has done that the framework's list does not show yet."""
-        self._load()
+        self._load(None if is_whole else FIRST_MESSAGES)
         if is_hidden:
             self.hide()
 
@@ -233,7 +234,7 @@ class SavedMessages:
 
     def catch_up(self, view: list[Message]) -> int:
         """Put messages before the framework's if they could not be read at first; returns how many."""
-        return 0 if self.is_complete else self._update(view, self._load)
+        return 0 if self.is_complete else self._update(view, lambda: self._load(FIRST_MESSAGES))
 
     def refresh(self, view: list[Message]) -> int:
         """Read the record again and put messages of other processes into the framework's list; returns how many.
@@ -283,16 +284,22 @@ class SavedMessages:
     def _read_from_start(self) -> list[Row] | None:
         """The rows before the first known one; None if the memory cannot be read."""
         earlier: list[Row] = []
-        for start in itertools.count(0, PAGE_MESSAGES):
-            page = self._session.slice(self.key, start, start + PAGE_MESSAGES)
+        for page in self._pages():
             if page is None:
                 return None
-            rows = _to_rows(page)
-            new = self._rows_before_known(rows)
+            new = self._rows_before_known(page.rows)
             earlier += new
-            if len(new) < len(rows) or len(page) < PAGE_MESSAGES:
+            if len(new) < len(page.rows):
                 break
         return earlier
+
+    def _pages(self) -> Iterator[Stored | None]:
+        """The pages of the record from its start, with the number of items in each; None if one cannot be read."""
+        for start in itertools.count(0, PAGE_MESSAGES):
+            page = self._read_page(start, start + PAGE_MESSAGES)
+            yield page
+            if page is None or page.length != PAGE_MESSAGES:
+                break
 
     def _rows_before_known(self, rows: list[Row]) -> list[Row]:
         known = {row.id for row in self.rows}
@@ -313,9 +320,9 @@ class SavedMessages:
             view[:] = [*self.visible, *unsaved]
         return len(now - before)
 
-    def _load(self) -> bool:
-        """Read the end of the record; False if the memory cannot be read."""
-        stored = self._read_last(FIRST_MESSAGES)
+    def _load(self, count: int | None) -> bool:
+        """Read so many messages from the end, or all; False if the memory cannot be read."""
+        stored = self._read_last(count)
         return stored is not None and self._merge(stored)
 
     def _reload(self) -> bool:
@@ -386,10 +393,21 @@ class SavedMessages:
 
     def _read_last(self, count: int | None) -> Stored | None:
         """The last rows, or all; None if the memory cannot be read."""
-        items = self._session.get_list(self.key) if count is None else self._session.tail(self.key, count)
-        if items is None:
+        if count is None:
+            return self._read_all()
+        items = self._session.tail(self.key, count)
+        return None if items is None else Stored(_to_rows(items), len(items) if len(items) < count else None)
+
+    def _read_all(self) -> Stored | None:
+        pages = [page for page in self._pages() if page is not None]
+        if not pages or pages[-1].length == PAGE_MESSAGES:  # then the next one could not be read
             return None
-        return Stored(_to_rows(items), len(items) if count is None or len(items) < count else None)
+        return Stored([row for page in pages for row in page.rows], sum(page.length or 0 for page in pages))
+
+    def _read_page(self, start: int, stop: int) -> Stored | None:
+        """The rows between two positions; None if the memory cannot be read."""
+        items = self._session.slice(self.key, start, stop)
+        return None if items is None else Stored(_to_rows(items), len(items))
 
     def _store(self, t: Writes, row: Row, saved: Any) -> None:
         t.append_counted(self._session.key(self.key), {"id": row.id, "message": saved}, self._saved)
@@ -402,14 +420,43 @@ class SavedMessages:
 class GroupMessages(SavedMessages):
     """The record of a group chat: messages, speakers and ids as three lists, the first two of which people read."""
 
-    __slots__ = ()
+    __slots__ = ("_first_length",)
+
+    def __init__(self, session: Session, key: str, first_length: int | None = None) -> None:
+        """`first_length` is how many messages there are, if that is known already."""
+        self._first_length = first_length
+        super().__init__(session, key)
 
     @property
     def speakers(self) -> list[str]:
+        """The speakers of the messages that have been read."""
         return [row.speaker for row in self.rows]
 
-    def _read_last(self, _count: int | None) -> Stored | None:
-        """All rows: three lists are read at one moment only as a whole."""
+    def _read_last(self, count: int | None) -> Stored | None:
+        length, self._first_length = self._first_length, None
+        if count is not None and length is None:
+            length = self._session.length(MESSAGES)
+            if length is None:
+                return None
+        if count is None or length is None or length <= count:
+            return self._read_all()
+        page = self._read_page(length - count, None)
+        if page is not None and not page.rows:  # a program that knows no ids has written the messages
+            return self._read_all()
+        return None if page is None else Stored(page.rows, None)
+
+    def _read_page(self, start: int, stop: int | None) -> Stored | None:
+        """Three lists, read one after the other: items are added to all at once, so the shortest has what all have."""
+        ids = self._session.slice(MESSAGES + IDS, start, stop, str)
+        speakers = None if ids is None else self._session.slice(SPEAKERS, start, stop, str)
+        messages = None if speakers is None else self._session.slice(MESSAGES, start, stop)
+        if ids is None or speakers is None or messages is None:
+            return None
+        rows = [Row(*row) for row in zip(ids, messages, speakers, strict=False)]
+        return Stored([row for row in rows if isinstance(row.message, dict)], len(rows))
+
+    def _read_all(self) -> Stored | None:
+        """All rows, at one moment."""
         found = self._session.get_many(MESSAGES, MESSAGES + IDS, SPEAKERS)
         if found is None:
             return None

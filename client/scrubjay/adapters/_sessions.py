@@ -263,30 +263,28 @@ class Session:
         found = self.read(lambda memory: memory.get_many([self.key(name) for name in names]), None)
         return None if found is None else {key[len(self._prefix) :]: value for key, value in found.items()}
 
-    def get_list(self, name: str) -> list[Any] | None:
-        """The items of a list; None when the memory cannot be read."""
-        found = self.get_many(name)
-        if found is None:
-            return None
-        items = found.get(name)
-        self.items_of(name, items, dict)
-        return items if isinstance(items, list) else []
-
     def tail(self, name: str, count: int) -> list[Any] | None:
         """The last items of a list; None when the memory cannot be read."""
         return self._read_items(name, lambda memory: memory.tail(self.key(name), count))
 
-    def slice(self, name: str, start: int, stop: int) -> list[Any] | None:
+    def slice(self, name: str, start: int, stop: int | None, kind: type = dict) -> list[Any] | None:
         """Some items of a list; None when the memory cannot be read."""
-        return self._read_items(name, lambda memory: memory.slice(self.key(name), start, stop))
+        return self._read_items(name, lambda memory: memory.slice(self.key(name), start, stop), kind)
 
-    def _read_items(self, name: str, ask: Callable[[Memory], list[Any]]) -> list[Any] | None:
+    def _read_items(self, name: str, ask: Callable[[Memory], list[Any]], kind: type = dict) -> list[Any] | None:
         try:
             found = self.read(ask, None)
         except Conflict:  # a value of the user's
-            return self.items_of(name, {}, dict)
-        self.items_of(name, found, dict)
+            return self.items_of(name, {}, kind)
+        self.items_of(name, found, kind)
         return found
+
+    def length(self, name: str) -> int | None:
+        """How many items a list has; None when the memory cannot be read."""
+        try:
+            return self.read(lambda memory: memory.length(self.key(name)), None)
+        except Conflict:  # a value of the user's
+            return 0
 
     def names(self, prefix: str) -> list[str] | None:
         """The names that start with a prefix; None when the memory cannot be read."""
@@ -300,10 +298,13 @@ class Session:
             log.error("%r has a value that is not ours under %r; delete it", self.memory, self.key(name))
         return items
 
-    def check_list(self, name: str) -> bool:
-        """Whether a list has items or cannot be read; raises InvalidInput if a value of the user is there instead."""
+    def check_list(self, name: str) -> int | None:
+        """How many items a list has; None when the memory cannot be read.
+
+        :raises InvalidInput: if a value of the user is there instead.
+        """
         try:
-            return self.read(lambda memory: bool(memory.tail(self.key(name), 1)), otherwise=True)
+            return self.read(lambda memory: memory.length(self.key(name)), None)
         except Conflict as error:
             raise InvalidInput(
                 f"{self.key(name)!r} in {self.memory!r} is not a list, so messages cannot be stored there;"

@@ -9,11 +9,12 @@ Tested with agent-framework-core 1.23.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
+from scrubjay.adapters._large import delete_text, load_text, save_text
 from scrubjay.adapters._plain import join_key, plain
 from scrubjay.adapters._recall import NOTES, TOKENS, context_for, first_bytes
 from scrubjay.async_memory import AsyncMemory
@@ -39,8 +40,6 @@ except ImportError as error:
 
 SOURCE = "scrubjay"
 """The source_id of a history that is given no other."""
-PART_CHARS = 4 * 2**20
-"""Characters of a checkpoint under one key; a longer one is split, because one call writes at most 16 MiB."""
 
 
 class ScrubjayHistory(HistoryProvider):
@@ -187,12 +186,12 @@ class ScrubjayCheckpoints:
         self._allowed_types = frozenset(allowed_checkpoint_types)
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
-        """Store a checkpoint, and return its id.
+        """Store a checkpoint, and return its id; one of the same id is replaced, all of it or nothing.
 
         :raises WorkflowCheckpointException: if it could not be loaded again.
         """
         text = self._encode(checkpoint)  # here, not on a thread: the workflow must not change it meanwhile
-        await write(self._save, checkpoint.checkpoint_id, _row_key(checkpoint), text)
+        await write(self._save, checkpoint.checkpoint_id, _place_key(checkpoint), text)
         return str(checkpoint.checkpoint_id)
 
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
@@ -211,8 +210,7 @@ class ScrubjayCheckpoints:
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
         """Return the ids of the checkpoints of a workflow, oldest first."""
-        rows = await read(lambda: list(self._memory.values(_prefix(workflow_name))))
-        return [row["id"] for row in rows]
+        return await read(lambda: list(self._memory.values(_prefix(workflow_name))))  # type: ignore[no-any-return]
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
         """Return the latest checkpoint of a workflow; None if it has none. The cost does not grow with their number."""
@@ -241,45 +239,28 @@ class ScrubjayCheckpoints:
     # ------------------------------------------------------------ on a thread
 
     def _save(self, checkpoint_id: str, key: str, text: str) -> None:
-        parts = [text[start : start + PART_CHARS] for start in range(0, len(text), PART_CHARS)]
-        for number, part in enumerate(parts[1:], 1):
-            self._memory.set(_part_key(key, number), part)
-        index = _index_key(checkpoint_id)
-        before = self._memory.get(index)
-        rows: dict[str, Any] = {key: {"id": checkpoint_id, "parts": len(parts), "data": parts[0]}, index: key}
-        if before not in (None, key):  # the same checkpoint with another time or workflow
-            rows[before] = None
-        self._memory.update(rows)
+        def beside(before: Mapping[str, Any] | None) -> dict[str, Any]:
+            """The place in the order of the workflow, instead of that of the same checkpoint with another time."""
+            return {**({before["place"]: None} if before else {}), key: checkpoint_id}
+
+        save_text(self._memory, _id_key(checkpoint_id), text, {"place": key}, beside)
 
     def _load(self, checkpoint_id: str) -> str | None:
-        key = self._memory.get(_index_key(checkpoint_id))
-        row = self._memory.get(key) if key else None
-        return self._text_of(key, row) if row else None
+        return load_text(self._memory, _id_key(checkpoint_id))
 
     def _texts(self, workflow: str, *, reverse: bool = False, limit: int | None = None) -> list[str]:
-        rows = self._memory.items(_prefix(workflow), reverse=reverse, limit=limit)
-        return [self._text_of(key, row) for key, row in rows]
-
-    def _text_of(self, key: str, row: dict[str, Any]) -> str:
-        names = [_part_key(key, number) for number in range(1, row["parts"])]
-        rest = self._memory.get_many(names) if names else {}
-        return "".join([row["data"], *(rest[name] for name in names)])
+        found = map(self._load, list(self._memory.values(_prefix(workflow), reverse=reverse, limit=limit)))
+        return [text for text in found if text is not None]
 
     def _delete(self, checkpoint_id: str) -> bool:
-        key = self._memory.get(_index_key(checkpoint_id))
-        row = self._memory.get(key) if key else None
-        if not row:
-            return False
-        parts = [_part_key(key, number) for number in range(1, row["parts"])]
-        self._memory.update(dict.fromkeys([key, _index_key(checkpoint_id), *parts]))
-        return True
+        return delete_text(self._memory, _id_key(checkpoint_id), lambda row: {row["place"]: None})
 
 
 def _prefix(workflow: str) -> str:
     return f"{join_key('checkpoint', workflow)}/"
 
 
-def _row_key(checkpoint: WorkflowCheckpoint) -> str:
+def _place_key(checkpoint: WorkflowCheckpoint) -> str:
     """A key that sorts by time within a workflow."""
     try:
         at = datetime.fromisoformat(checkpoint.timestamp)
@@ -291,9 +272,5 @@ def _row_key(checkpoint: WorkflowCheckpoint) -> str:
     return f"{_prefix(checkpoint.workflow_name)}{moment:%Y%m%dT%H%M%S%f}/{join_key(checkpoint.checkpoint_id)}"
 
 
-def _index_key(checkpoint_id: str) -> str:
+def _id_key(checkpoint_id: str) -> str:
     return join_key("id", checkpoint_id)
-
-
-def _part_key(key: str, number: int) -> str:
-    return f"part/{key}/{number:04}"

@@ -361,11 +361,10 @@ class ScrubjayTeam:
         items = [entry(message, sender=message["source"], id=message["id"]) for message in messages]
         with self._memory.transaction() as t:
             t.append(self._list_key, *items)
-            t.update({self._key: state}, if_versions={self._key: self._version})
-        if self._version:
-            return self._version + 1
-        stored = self._memory.item(self._key)  # the first version of a key is not always 1
-        return stored.version if stored else 0
+            t.update({}, if_versions={self._key: self._version})
+            t.set(self._key, state)
+        *_, version = t.results or [0]  # never queued, because a version is expected
+        return int(version)
 
 
 class _SavingRuntime(SingleThreadedAgentRuntime):

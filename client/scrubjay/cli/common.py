@@ -96,9 +96,9 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     return resolve_arguments(url=arguments.url, path=arguments.path)
 
 
-def open_file(arguments: argparse.Namespace, secret: str | None = None) -> SqliteStore:
-    """The store of a command that works on a SQLite file only."""
-    engine.require_file(settings_of(arguments), "PostgreSQL has its own tools for this; docs/postgresql.md names them")
+def open_file(arguments: argparse.Namespace, instead: str, secret: str | None = None) -> SqliteStore:
+    """The store of a command that works on a SQLite file only; `instead` is what to do with a PostgreSQL database."""
+    engine.require_file(settings_of(arguments), instead)
     return open_database(arguments, secret)  # type: ignore[return-value]
 
 

@@ -8,13 +8,23 @@ import io
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
+from scrubjay import commands
 from scrubjay.cli import series
-from scrubjay.cli.common import confirm, fail, open_database, open_file, open_queue, require_namespace, settings_of
+from scrubjay.cli.common import (
+    confirm,
+    executor_of,
+    fail,
+    open_database,
+    open_file,
+    open_queue,
+    require_namespace,
+    settings_of,
+)
 from scrubjay.cli.output import Report, format_size, note
 from scrubjay.cli.parser import Commands
 from scrubjay.cli.progress import Progress
@@ -35,43 +45,93 @@ if TYPE_CHECKING:
 STDIO = "-"
 """Instead of a file name: standard input, or standard output."""
 
+_INSTEAD_OF_BACKUP = "back it up with pg_dump or pg_basebackup, or its namespaces with `scrubjay export --all`"
+_Export: TypeAlias = Callable[[str, Callable[[bytes], object], Progress], object]
+
 
 def export(arguments: argparse.Namespace) -> int:
+    if arguments.all == bool(arguments.namespace):
+        raise InvalidInput("name one namespace, or pass --all")
+    if arguments.all:
+        with executor_of(arguments) as executor:
+            namespaces = executor.run(commands.NAMESPACES(""))
+    else:
+        namespaces = [check_namespace(arguments.namespace)]
+        require_namespace(arguments)
+    with _writing(arguments.output) as file, Progress("byte") as progress, _exporter(arguments) as export_to:
+        for namespace in namespaces:
+            export_to(namespace, file.write, progress)
+    return 0
+
+
+@contextlib.contextmanager
+def _exporter(arguments: argparse.Namespace) -> Iterator[_Export]:
+    """A function that passes the lines of a namespace on, from the server, the file or the database."""
     from scrubjay.store import export as transfer  # noqa: PLC0415
     from scrubjay.store import usage  # noqa: PLC0415
 
-    namespace = check_namespace(arguments.namespace)
-    require_namespace(arguments)
-    with _writing(arguments.output) as file, Progress("byte") as progress:
-        settings = settings_of(arguments)
-        if settings.url:
-            with _server(settings) as server:
-                server.export(namespace, file.write, progress)
-        else:
-            with contextlib.closing(open_database(arguments)) as store:
-                expected, written = store.run(usage.read_usage(namespace)).bytes, 0
+    settings = settings_of(arguments)
+    if settings.url:
+        with _server(settings) as server:
+            yield server.export
+        return
+    with contextlib.closing(open_database(arguments)) as store:
 
-                def write(line: bytes) -> None:
-                    nonlocal written
-                    file.write(line)
-                    written += len(line)
-                    progress(written, expected)
+        def export_to(namespace: str, write: Callable[[bytes], object], progress: Progress) -> None:
+            expected, written = store.run(usage.read_usage(namespace)).bytes, 0
 
-                store.run(transfer.export_namespace(namespace, write))
-    return 0
+            def write_line(line: bytes) -> None:
+                nonlocal written
+                write(line)
+                written += len(line)
+                progress(written, expected)
+
+            store.run(transfer.export_namespace(namespace, write_line))
+
+        yield export_to
 
 
 def import_(arguments: argparse.Namespace) -> int:
     from scrubjay.store import export as transfer  # noqa: PLC0415
 
     given = None if arguments.namespace == STDIO else arguments.namespace
-    with _reading(arguments.file, "an export") as path, Progress("byte") as progress:
-        namespace = check_namespace(given or transfer.read_header(path)["namespace"])
-        settings = settings_of(arguments)
-        if settings.url:
-            with _server(settings) as server, _Upload(path, progress) as file:
-                imported = server.import_(namespace, file, _read_summary, replace=arguments.replace)
-        else:
+    with (
+        _reading(arguments.file, "an export") as path,
+        Progress("byte") as progress,
+        Report(arguments) as tell,
+        _importer(arguments, progress) as import_from,
+    ):
+        count = transfer.count_exports(path)
+        if given and count > 1:
+            raise InvalidInput(f"this file has {count} namespaces, which keep their names; import it without a name")
+        for part in transfer.split_exports(path):
+            imported = import_from(check_namespace(given or transfer.read_header(part)["namespace"]), part)
+            counts = f"{pluralize(imported.keys, 'key')} and {pluralize(imported.notes, 'note')}"
+            fields = imported._asdict()
+            tell(f"{imported.namespace}: {counts}", **(fields if count <= 1 else {"imported": [fields]}))
+    return 0
+
+
+@contextlib.contextmanager
+def _importer(
+    arguments: argparse.Namespace, progress: Progress
+) -> Iterator[Callable[[str, Path], transfer.TransferSummary]]:
+    """A function that imports an export under a name, into the server, the file or the database."""
+    from scrubjay.store import export as transfer  # noqa: PLC0415
+
+    settings = settings_of(arguments)
+    if settings.url:
+        with _server(settings) as server:
+
+            def send(namespace: str, path: Path) -> transfer.TransferSummary:
+                with _Upload(path, progress) as file:
+                    return server.import_(namespace, file, _read_summary, replace=arguments.replace)
+
+            yield send
+        return
+    with contextlib.closing(open_database(arguments)) as store:
+
+        def import_from(namespace: str, path: Path) -> transfer.TransferSummary:
             size, read = path.stat().st_size, 0
 
             def report(line: int) -> None:
@@ -79,12 +139,9 @@ def import_(arguments: argparse.Namespace) -> int:
                 read += line
                 progress(read, size)
 
-            with contextlib.closing(open_database(arguments)) as store:
-                imported, _ = store.run(transfer.import_namespace(namespace, path, arguments.replace, report))
-    counts = f"{pluralize(imported.keys, 'key')} and {pluralize(imported.notes, 'note')}"
-    with Report(arguments) as tell:
-        tell(f"{imported.namespace}: {counts}", **imported._asdict())
-    return 0
+            return store.run(transfer.import_namespace(namespace, path, arguments.replace, report))[0]
+
+        yield import_from
 
 
 class _Upload(io.FileIO):
@@ -101,8 +158,7 @@ class _Upload(io.FileIO):
 
 
 def backup(arguments: argparse.Namespace) -> int:
-    advice = "back it up with pg_dump or pg_basebackup, or one namespace with `scrubjay export`"
-    engine.require_file(settings_of(arguments), advice)
+    engine.require_file(settings_of(arguments), _INSTEAD_OF_BACKUP)
     if arguments.file == STDIO:
         return _pipe_backup(arguments)
     target = Path(arguments.file).expanduser()
@@ -152,7 +208,7 @@ def _back_up(arguments: argparse.Namespace, partial: Path, target: Path) -> None
         with _server(settings) as server, partial.open("wb") as file, Progress("byte") as progress:
             server.backup(file.write, progress)
     else:
-        with contextlib.closing(open_file(arguments)) as store, Progress("page") as progress:
+        with contextlib.closing(open_file(arguments, _INSTEAD_OF_BACKUP)) as store, Progress("page") as progress:
             copies.refuse_same(target, store.path)
             copies.remove_left_over(store.path.parent)
             copies.back_up(store, partial, progress)
@@ -318,7 +374,7 @@ def _report_erased(erased: erasure.Erasure, report: Report) -> None:
 
 def _path_only(arguments: argparse.Namespace) -> Path:
     settings = settings_of(arguments)
-    engine.require_file(settings, "restore it with pg_restore, or one namespace with `scrubjay import`")
+    engine.require_file(settings, "restore it with pg_restore, or its namespaces with `scrubjay import`")
     if settings.url:
         raise InvalidInput("this command works on the file: run it on the server's machine, with --path")
     return Path(settings.path).expanduser()
@@ -378,12 +434,14 @@ def _reading(name: str | None, what: str) -> Iterator[Path]:
 
 def add_commands(command: Commands) -> None:
     exporter = command(
-        "export", export, "print a namespace as lines of JSON", "namespace",
+        "export", export, "print a namespace, or all of them, as lines of JSON",
         example="scrubjay export my-agent > my-agent.jsonl", json=False,
     )  # fmt: skip
+    exporter.add_argument("namespace", nargs="?", metavar="NAMESPACE", help="the namespace")
+    exporter.add_argument("--all", action="store_true", help="all namespaces, one after the other")
     exporter.add_argument("-o", "--output", metavar="FILE", help="write to this file instead; - is stdout")
     importer = command(
-        "import", import_, "import an export, all of it or nothing",
+        "import", import_, "import an export; each namespace as a whole or not at all",
         example="scrubjay import copy < my-agent.jsonl", needs_file=False,
     )  # fmt: skip
     importer.add_argument(

@@ -14,6 +14,11 @@ from scrubjay.errors import InvalidInput, ScrubjayError, pluralize
 from scrubjay.settings import Settings
 from scrubjay.store.sqlite import SqliteStore
 
+_INSTEAD_OF_ENCRYPT = (
+    "`scrubjay export --all` it, and import that into another schema (?schema=NAME), with SCRUBJAY_SECRET set for an"
+    " encrypted one"
+)
+
 
 def doctor(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
@@ -109,7 +114,7 @@ def _check_server(settings: Settings, report: Report) -> int:
 
 
 def compact(arguments: argparse.Namespace) -> int:
-    store = open_file(arguments)
+    store = open_file(arguments, "autovacuum frees the space of deleted rows, and VACUUM FULL shrinks the tables")
     try:
         store.sweep()
         store.compact()
@@ -146,9 +151,9 @@ def decrypt(arguments: argparse.Namespace) -> int:
 def _open_encrypted(arguments: argparse.Namespace) -> tuple[SqliteStore, bool]:
     """The file, and whether it is encrypted; then SCRUBJAY_SECRET must be its secret."""
     try:
-        return open_file(arguments, secret=""), False
+        return open_file(arguments, _INSTEAD_OF_ENCRYPT, secret=""), False
     except InvalidInput:
-        return open_file(arguments), True
+        return open_file(arguments, _INSTEAD_OF_ENCRYPT), True
 
 
 def add_commands(command: Commands) -> None:

@@ -129,7 +129,7 @@ def read_conversation(
 
 @operation("forget_session", ERASE)
 def forget_session(context: Context, namespace: str, session: str) -> Statements[tuple[int, NamespaceUsage]]:
-    """Erase the items and notes of a session; how many there were, beside lists of ids and what was learned from."""
+    """Erase the items and notes of a session; how many there were that users know of, so without lists of ids."""
     usage = yield from open_namespace(context, namespace)
     count = 0
     for key in (yield from _keys_of(context, namespace, session)):
@@ -270,14 +270,14 @@ def _open_any(context: Context, namespace: str, key: str) -> Statements[_List | 
 
 
 def _keys_of(context: Context, namespace: str, session: str) -> Statements[list[str]]:
-    """The keys of a session: those with its prefix; for "default" the adapters' own, for others a list of that name."""
+    """The keys of a session: with its prefix, a conversation of its name, and the adapters' own for "default"."""
     prefixes = [f"{MARK}{quote_session(session)}:"]
     exact = []
     if session == DEFAULT:
         prefixes += [WITH, STATE]
         exact = [key for name in (HISTORY, MESSAGES, SPEAKERS) for key in _with_companions(name)]
-    elif may_be_conversation(session) and (yield from _summarize(context, namespace, Cursor(0, session))):
-        exact = _with_companions(session)
+    if may_be_conversation(session) and (yield from _summarize(context, namespace, Cursor(0, session))):
+        exact += _with_companions(session)
     for prefix in prefixes:
         page = [""]
         while page:

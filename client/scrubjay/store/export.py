@@ -8,8 +8,10 @@ each of its entries, so that no list is too long for memory.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -35,6 +37,8 @@ PAGE_BYTES = 4 * 2**20
 """Rows and bytes that are in memory at a time, except for one value that is larger."""
 MAX_TIME = 253_402_300_799_999
 """The last millisecond of the year 9999, beyond which Python has no dates."""
+_LAST_LINE = b'{"kind":"end",'
+"""How the last line of an export starts, and no other line."""
 _LAST_BYTES = 200
 """Bytes at the end of the file that contain the last line."""
 
@@ -168,6 +172,37 @@ def _pages(sizes: list[tuple[Any, ...]]) -> Iterator[tuple[Any, Any]]:
 
 
 # ---------------------------------------------------------------- import
+
+
+def count_exports(path: Path) -> int:
+    """How many exports a file has, one after the other; raises InvalidInput if the last one is incomplete."""
+    ends = list(_ends(path))
+    if len(ends) > 1 and ends[-1] != path.stat().st_size:
+        raise InvalidInput("the last export of this file is incomplete; export again; nothing was changed")
+    return len(ends)
+
+
+def split_exports(path: Path) -> Iterator[Path]:
+    """A file for each export in a file, which exists until the next one is asked for."""
+    ends = list(_ends(path))
+    if len(ends) <= 1:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="scrubjay-") as folder, path.open("rb") as file:
+        part = Path(folder) / "part"
+        for start, end in itertools.pairwise([0, *ends]):
+            with part.open("wb") as copy:
+                for position in range(start, end, PAGE_BYTES):
+                    copy.write(file.read(min(PAGE_BYTES, end - position)))
+            yield part
+
+
+def _ends(path: Path) -> Iterator[int]:
+    """Where each export in a file ends."""
+    with path.open("rb") as file:
+        for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
+            if line.startswith(_LAST_LINE):
+                yield file.tell()
 
 
 def read_header(path: Path) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from scrubjay.store.operation import Operation
@@ -45,6 +47,13 @@ def start_batch(jobs: list[Job[Any]]) -> Batch:
     for job in jobs:
         job.batch = batch
     return batch
+
+
+def first_jobs(queue: deque[Job[Any]], count: int) -> list[Job[Any]]:
+    """The first jobs of a queue, which are listed again if another thread adds one meanwhile."""
+    while True:
+        with contextlib.suppress(RuntimeError):  # the queue has changed while it was listed
+            return list(islice(queue, count))
 
 
 def remove_done(queue: deque[Job[Any]]) -> None:

@@ -48,6 +48,10 @@ class SlowQuery(NamedTuple):
     params: Sequence[Any]
 
 
+class WouldBlock(Exception):
+    """An operation has a statement that is too slow for an event loop, or waits for the network."""
+
+
 Statement = tuple[str, Sequence[Any]] | ExecuteMany | SlowQuery
 """What an operation yields: the name of a query, which each engine has the SQL text of, and its parameters."""
 Rows = list[tuple[Any, ...]]

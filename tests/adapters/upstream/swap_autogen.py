@@ -13,31 +13,39 @@ from scrubjay import PersistentAgent, PersistentGroupChat
 from scrubjay.adapters.autogen._persistent import add_signature
 
 _made = itertools.count()
+ORIGINALS = {}
+"""The classes of AutoGen, by those in their place."""
 logging.getLogger("scrubjay").setLevel(logging.CRITICAL)
 
 
-def _persistent(base, kind):
-    """The class of AutoGen with ours in front of it, under its own name."""
-    bases = (kind,) if kind.__mro__[1] is base else (kind, base)
+class Kin(type(autogen.ConversableAgent)):
+    """The class of the exchanged classes: objects that AutoGen makes itself, of its own classes, are of them, too."""
 
-    class Swapped(*bases):
-        @add_signature(base)
+    def __instancecheck__(cls, thing):
+        original = ORIGINALS.get(cls)
+        return super().__instancecheck__(thing) if original is None else isinstance(thing, original)
+
+
+def _swap(original, *bases):
+    """A persistent class in place of one of AutoGen, under its name."""
+
+    class Swapped(*bases, metaclass=Kin):
+        @add_signature(original)
         def __init__(self, *args, **kwargs):
             next(_made)
             super().__init__(*args, **kwargs)
 
-    Swapped.__name__ = Swapped.__qualname__ = base.__name__
+    Swapped.__name__ = Swapped.__qualname__ = original.__name__
+    ORIGINALS[Swapped] = original
     return Swapped
 
 
+_agent = _swap(autogen.ConversableAgent, PersistentAgent)
 SWAPPED = {
-    getattr(autogen, name): _persistent(getattr(autogen, name), kind)
-    for name, kind in {
-        "ConversableAgent": PersistentAgent,
-        "AssistantAgent": PersistentAgent,
-        "UserProxyAgent": PersistentAgent,
-        "GroupChat": PersistentGroupChat,
-    }.items()
+    autogen.ConversableAgent: _agent,
+    autogen.AssistantAgent: _swap(autogen.AssistantAgent, _agent, autogen.AssistantAgent),
+    autogen.UserProxyAgent: _swap(autogen.UserProxyAgent, _agent, autogen.UserProxyAgent),
+    autogen.GroupChat: _swap(autogen.GroupChat, PersistentGroupChat),
 }
 
 

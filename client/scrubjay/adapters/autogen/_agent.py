@@ -16,16 +16,17 @@ from types import FrameType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from autogen import ConversableAgent, GroupChatManager
+from autogen import ConversableAgent
 
 from scrubjay.adapters._messages import Message, for_model, new_messages, snapshot, text_of, uses_tools
 from scrubjay.adapters._records import Elsewhere, Replay, Row, SavedMessages, new_id
 from scrubjay.adapters._sessions import Session, Writes, is_on_event_loop, join_names, quote_name
-from scrubjay.adapters.autogen._caller import Caller, find_caller, is_autogen, is_outside, read_append
+from scrubjay.adapters.autogen._caller import Caller, find_caller, is_autogen, is_of_autogen, is_outside, read_append
 from scrubjay.adapters.autogen._persistent import (
     PersistentMixin,
     SessionPart,
     add_signature,
+    is_manager,
     is_persistent,
     owns_record,
 )
@@ -74,20 +75,20 @@ class Conversations(dict[Any, list[Message]]):
         return part
 
     def __getitem__(self, peer: Any) -> list[Message]:
-        view = super().__getitem__(peer)
-        if self._part.has_earlier(peer) and is_outside(sys._getframe(1)):
+        if not self.knows(peer):
+            self._restore(peer, is_whole=is_outside(sys._getframe(1)))
+        elif self._part.has_earlier(peer) and is_outside(sys._getframe(1)):
             self._part.read_earlier(self, peer)
-        return view
+        return super().__getitem__(peer)
 
-    def __missing__(self, peer: Any) -> list[Message]:
+    def _restore(self, peer: Any, *, is_whole: bool) -> None:
         with self._part.session.restoring:
             if not self.knows(peer):
-                view = self._part.restore(self._agent, peer)
+                view = self._part.restore(self._agent, peer, is_whole=is_whole)
                 for other in self.known_peers():
                     if isinstance(other, SavedPeer) and other.name == peer_name(peer):
                         del self[other]
                 self[peer] = view
-            return self[peer]
 
     def knows(self, peer: Any) -> bool:
         """Whether this process has the messages for a peer; nothing is read."""
@@ -96,15 +97,16 @@ class Conversations(dict[Any, list[Message]]):
     def known_peers(self) -> list[Any]:
         return list(super().__iter__())
 
-    def restore_all(self) -> None:
+    def restore_all(self, *, is_whole: bool = False) -> None:
+        """Restore the conversations with peers that this process has not used, or the ends of them."""
         known = {peer_name(peer) for peer in self.known_peers()}
         for name in self._part.stored_peers():
             if name not in known:
-                self[SavedPeer(name)]
+                self._restore(SavedPeer(name), is_whole=is_whole)
 
     def read_all(self) -> None:
         """Read all that is stored."""
-        self.restore_all()
+        self.restore_all(is_whole=True)
         for peer in self.known_peers():
             self._part.read_earlier(self, peer)
 
@@ -224,8 +226,10 @@ class AgentPart(SessionPart):
 
     # ------------------------------------------------------------ restoring
 
-    def restore(self, agent: Any, peer: Any) -> list[Message]:
-        """The list of messages for a peer that this process has not used so far."""
+    def restore(self, agent: Any, peer: Any, *, is_whole: bool) -> list[Message]:
+        """The list of messages for a peer that this process has not used so far: all that are stored, or the end."""
+        if is_whole and not owns_record(peer) and not self._peer_has_record(peer):
+            self.record(peer, is_whole=True)
         view = self._restored(agent, peer)
         if peer in self._starts:
             self._starts[peer] = len(view)
@@ -251,25 +255,30 @@ class AgentPart(SessionPart):
 
     def has_earlier(self, peer: Any) -> bool:
         """Whether the list of messages for a peer lacks some at its start that have not been read yet."""
+        if owns_record(peer):
+            return bool(peer.groupchat._scrubjay.record.has_earlier)
         record = self._records.get(peer_name(peer)) if self._may_have_earlier else None
         return record is not None and record.has_earlier
 
     def read_earlier(self, conversations: Conversations, peer: Any) -> None:
         """Read the messages for a peer that have not been read yet."""
-        if self.has_earlier(peer):
+        if not self.has_earlier(peer):
+            return
+        if owns_record(peer):
+            peer.groupchat._scrubjay.read_earlier(peer.groupchat)
+        else:
             with self.session.restoring:
                 view = conversations[peer]
                 self._shift(conversations, view, self.record(peer).read_earlier(view))
 
     def read_for_reply(self, agent: Any, peer: Any) -> None:
-        """Read as many messages for a peer as a reply needs: all, unless AutoGen alone reads them for a bounded one."""
-        if not self.has_earlier(peer):
+        """Read as many messages for a peer as a reply needs; a group chat reads for all its members."""
+        if owns_record(peer) or not self.has_earlier(peer):
             return
-        conversations, client = _conversations(agent), getattr(agent, "client", None)
-        limits = limits_for(client, self.limits)
-        if _has_readers(agent) or (client is not None and limits == (None, None)):
+        conversations, limits = _conversations(agent), needed_by(agent, self.limits)
+        if limits is None:
             self.read_earlier(conversations, peer)
-        elif client is not None:
+        elif limits != (0, None):
             with self.session.restoring:
                 view = conversations[peer]
                 self._shift(conversations, view, self.record(peer).read_last(view, *limits))
@@ -301,10 +310,11 @@ class AgentPart(SessionPart):
         record = self._records.get(peer_name(peer))
         return record is not None and not record.is_complete
 
-    def record(self, peer: Any) -> SavedMessages:
+    def record(self, peer: Any, *, is_whole: bool = False) -> SavedMessages:
         name = peer_name(peer)
         if name not in self._records:
-            record = SavedMessages(self.session, self._key(name), is_hidden=self._hides_stored)
+            options = {"is_hidden": self._hides_stored, "is_whole": is_whole}
+            record = SavedMessages(self.session, self._key(name), **options)
             self._may_have_earlier |= record.has_earlier or not record.is_complete
             self._records[name] = record
         return self._records[name]
@@ -386,7 +396,7 @@ class AgentPart(SessionPart):
 
     def _has_written(self, sender: str, peer: Any) -> bool:
         """Whether the sender has put the message into the same conversation_history: agents may share a memory."""
-        author = peer.groupchat.agent_by_name(sender) if isinstance(peer, GroupChatManager) else peer
+        author = peer.groupchat.agent_by_name(sender) if is_manager(peer) else peer
         return self._is_in_session(author)
 
     def _is_in_session(self, other: Any) -> bool:
@@ -754,14 +764,30 @@ def _with_recipient(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
     return given, {name: arg.recipient if type(arg) is AfterSaving else arg for name, arg in kwargs.items()}
 
 
+def needed_by(agent: Any, limits: Limits) -> Limits | None:
+    """How many messages a reply of an agent needs at most; None: all, for a program or for a model without a bound.
+
+    An agent without a model whose messages only AutoGen reads needs none.
+    """
+    if _has_readers(agent):
+        return None
+    client = getattr(agent, "client", None)
+    if client is None:
+        return 0, None
+    bounds = limits_for(client, limits)
+    return None if bounds == (None, None) else bounds
+
+
 def _has_readers(agent: Any) -> bool:
     """Whether code of the user's reads the messages before a reply: a hook, a reply function or a method."""
+    if not isinstance(agent, ConversableAgent):
+        return True
     hooks = [hook for name in _READING_HOOKS for hook in agent.hook_lists.get(name, ())]
     functions = [reply["reply_func"] for reply in agent._reply_func_list]
     own = [vars(kind)[name] for kind in type(agent).__mro__ for name in _REPLYING if name in vars(kind)]
-    return any(getattr(hook, "__self__", None) is not agent._scrubjay for hook in hooks) or not all(
-        str(getattr(function, "__module__", "")).partition(".")[0] in ("autogen", "scrubjay")
-        for function in [*functions, *own]
+    own_part = vars(agent).get("_scrubjay", agent)
+    return any(getattr(hook, "__self__", None) is not own_part for hook in hooks) or not all(
+        is_of_autogen(function) for function in [*functions, *own]
     )
 
 
@@ -798,7 +824,7 @@ def peer_name(peer: Any) -> str:
     members.
     """
     name = str(peer.name)
-    return f"{name}:{join_names(member_names(peer.groupchat))}" if isinstance(peer, GroupChatManager) else name
+    return f"{name}:{join_names(member_names(peer.groupchat))}" if is_manager(peer) else name
 
 
 def member_names(group: Any) -> list[str]:

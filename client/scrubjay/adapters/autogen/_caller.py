@@ -52,6 +52,11 @@ def is_outside(frame: FrameType) -> bool:
     return name.partition(".")[0] != "autogen" and not name.startswith("scrubjay.adapters.")
 
 
+def is_of_autogen(function: Any) -> bool:
+    """Whether a function is one of AutoGen or of its adapter, not one of the user's."""
+    return str(getattr(function, "__module__", "")).partition(".")[0] in ("autogen", "scrubjay")
+
+
 def is_group_reset(frame: FrameType) -> bool:
     """Whether the frame is GroupChat.reset itself, called as a method or as a function."""
     return frame.f_code is GroupChat.reset.__code__

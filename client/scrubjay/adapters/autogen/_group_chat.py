@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 
@@ -14,8 +14,15 @@ from autogen import GroupChat, GroupChatManager
 from scrubjay.adapters._messages import Message, for_model, new_messages, with_results
 from scrubjay.adapters._records import Elsewhere, GroupMessages, Row
 from scrubjay.adapters._sessions import Writes, is_on_event_loop, join_names, saving
-from scrubjay.adapters.autogen._agent import AgentPart, Limits, agent_part, limits_for, member_names
-from scrubjay.adapters.autogen._caller import Caller, find_caller, is_group_reset, is_group_summary
+from scrubjay.adapters.autogen._agent import AgentPart, Limits, agent_part, limits_for, member_names, needed_by
+from scrubjay.adapters.autogen._caller import (
+    Caller,
+    find_caller,
+    is_group_reset,
+    is_group_summary,
+    is_of_autogen,
+    is_outside,
+)
 from scrubjay.adapters.autogen._persistent import (
     PersistentMixin,
     SessionPart,
@@ -41,6 +48,8 @@ class GroupPart(SessionPart):
     """
 
     __slots__ = (
+        "_given",
+        "_given_count",
         "_is_introduced",
         "_shows_anew",
         "_start",
@@ -67,7 +76,11 @@ class GroupPart(SessionPart):
         stored = (self.session.get_many(_MEMBERS) or {}).get(_MEMBERS)
         self._check_members(stored, is_open=is_open)
         self._is_introduced = stored == members
-        self.record = GroupMessages(self.session, MESSAGES)
+        self.record = GroupMessages(self.session, MESSAGES, self.first_length)
+        self._given: dict[str, list[Message]] = {}
+        """The earlier messages that each member was given, by its name."""
+        self._given_count = 0
+        """How many messages of the chat these are."""
         self.unseen = 0
         """How many messages, from the first, the members do not have in this process."""
         self._shows_anew = False
@@ -177,11 +190,59 @@ class GroupPart(SessionPart):
     def start_chat(self, count: int) -> None:
         """Note how many messages there are when a chat starts."""
         self.unseen = self._start = count
+        self._given.clear()
         self._shows_anew = False  # AutoGen has cleared what the members had
+
+    # ------------------------------------------------------------ a long chat
+
+    def read_earlier(self, group: Any) -> None:
+        """Read the messages that have not been read yet."""
+        self._shift(group, self.record.read_earlier(group.messages))
+
+    def lacks_for_turn(self, group: Any, manager: Any) -> bool:
+        return self.record.has_earlier and any(limits != (0, None) for limits in self._needed(group, manager))
+
+    def read_for_turn(self, group: Any, manager: Any) -> None:
+        """Read as many messages as the models of the manager and of the members need, and the user's functions."""
+        for limits in self._needed(group, manager) if self.record.has_earlier else ():
+            if limits is None:
+                self.read_earlier(group)
+            elif limits != (0, None):
+                self._shift(group, self.record.read_last(group.messages, *limits))
+
+    def _needed(self, group: Any, manager: Any) -> Iterator[Limits | None]:
+        """What each of them needs, as `needed_by` says."""
+        method = group.speaker_selection_method
+        if callable(method):
+            yield (0, None) if is_of_autogen(method) else None
+        elif str(method).lower() == "auto":  # by a model that may be another than the manager's
+            bounds = limits_for(getattr(manager, "client", None), self.limits)
+            yield None if bounds == (None, None) else bounds
+        for agent in group.agents:
+            part = agent_part(agent)
+            yield needed_by(agent, self.limits if part is None else part.limits)
+
+    def _shift(self, group: Any, count: int) -> None:
+        """Correct positions, and what the members were given, after so many messages were put before the others."""
+        if not count:
+            return
+        self._start += count
+        if self.unseen:
+            self.unseen += count
+            return
+        self._given_count += count
+        for agent in filter(is_persistent, group.agents):
+            given = self._given.get(agent.name)
+            view = next((view for view in _views(agent) if given and view and view[0] is given[0]), None)
+            if given and view is not None:
+                self._given[agent.name] = earlier = _answered(
+                    _as_members(agent.name, group.messages[: self._given_count])
+                )
+                view[: len(given)] = earlier
 
     def unseen_by(self, group: Any, name: str) -> list[Message]:
         """The messages from before this chat as the member of that name has them."""
-        return [_as_member(name, message) for message in group.messages[: self.unseen]]
+        return _as_members(name, group.messages[: self.unseen])
 
     def inform_members(self, group: Any, manager: Any) -> None:
         """Give every member its own view of the messages from before this chat, as soon as the manager is known."""
@@ -189,7 +250,10 @@ class GroupPart(SessionPart):
             has_own = is_persistent(agent) and not owns_record(manager)
             if hasattr(agent, "_oai_messages") and not has_own:
                 view = agent._oai_messages[manager]
-                view[: len(view) if self._shows_anew else 0] = self._earlier(group, agent)
+                self._given[agent.name] = earlier = self._earlier(group, agent)
+                view[: len(view) if self._shows_anew else 0] = earlier
+        if self.unseen:
+            self._given_count = self.unseen
         self.unseen = 0
         self._shows_anew = False
 
@@ -250,6 +314,7 @@ class PersistentGroupChat(GroupChat, PersistentMixin):
     @property
     def speaker_history(self) -> list[str]:
         """The names of the speakers, in order, of this process and of earlier ones."""
+        self._scrubjay.read_earlier(self)
         return self._scrubjay.record.speakers
 
     @property
@@ -290,6 +355,8 @@ class PersistentGroupChat(GroupChat, PersistentMixin):
             self._scrubjay.clear(find_caller(frame)[0])
         elif is_group_summary(frame):
             return self._scrubjay.for_summary(found)
+        elif "_scrubjay" in self.__dict__ and self._scrubjay.record.has_earlier and is_outside(frame):
+            self._scrubjay.read_earlier(self)
         return found
 
     @messages.setter
@@ -301,6 +368,7 @@ class PersistentGroupChat(GroupChat, PersistentMixin):
         if self._scrubjay.is_changed_elsewhere:
             self._scrubjay.notice(self)
         self._scrubjay.manager = selector
+        self._scrubjay.read_for_turn(self, selector)
         self._scrubjay.inform_members(self, selector)
         return super().select_speaker(last_speaker, selector)
 
@@ -311,6 +379,8 @@ class PersistentGroupChat(GroupChat, PersistentMixin):
         if self._scrubjay.is_changed_elsewhere:
             await asyncio.to_thread(self._scrubjay.notice, self)
         self._scrubjay.manager = selector
+        if self._scrubjay.lacks_for_turn(self, selector):
+            await asyncio.to_thread(self._scrubjay.read_for_turn, self, selector)
         self._scrubjay.inform_members(self, selector)
         return await super().a_select_speaker(last_speaker, selector)
 
@@ -344,6 +414,8 @@ def start_group_chat(
     part.attach(group)
     # People write messages=["A group chat"], too: AutoGen drops it when the first chat begins.
     given = [message for message in group.messages if isinstance(message, dict)]
+    if given:
+        part.record.read_earlier()
     stored = part.record.visible
     new = list(new_messages(stored, given))
     group.messages[:] = [*stored, *new]
@@ -388,6 +460,15 @@ def _answered(messages: list[Message]) -> list[Message]:
     """The messages as they are, unless a tool call among them has no result or a result has no call."""
     complete = with_results(messages)
     return messages if len(complete) == len(messages) else complete
+
+
+def _as_members(name: str, messages: list[Message]) -> list[Message]:
+    return [_as_member(name, message) for message in messages]
+
+
+def _views(agent: Any) -> list[list[Message]]:
+    """The lists of messages that an agent has; nothing is read."""
+    return list(dict.values(agent._oai_messages))
 
 
 def _as_member(name: str, message: Message) -> Message:

@@ -92,7 +92,7 @@ class PatternPart(SessionPart):
         AutoGen's own starts each chat with the initial agent.
         """
         names = {agent.name for agent in pattern.agents}
-        active = next((name for name in reversed(group.speaker_history) if name in names), None)
+        active = _last_of(names, group._scrubjay.record.speakers) or _last_of(names, group.speaker_history)
         handed_to = self._handed_to.get(_NEXT)
         agent = group.agent_by_name(handed_to or active) if handed_to or active else None
         is_first = agent is not None
@@ -111,6 +111,10 @@ class PatternPart(SessionPart):
     def _save(self, t: Writes, pattern: Any, manager: Any) -> None:
         self._variables.replace(t, pattern.context_variables.data)
         self._handed_to.replace(t, {_NEXT: name} if (name := _handed_to(manager)) else {})
+
+
+def _last_of(names: set[str], speakers: list[str]) -> str | None:
+    return next((name for name in reversed(speakers) if name in names), None)
 
 
 def _handed_to(manager: Any) -> str | None:

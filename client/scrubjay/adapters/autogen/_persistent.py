@@ -93,14 +93,15 @@ class PersistentMixin:
 class SessionPart:
     """What an agent or a group chat has in a session: the `_scrubjay` of its owner."""
 
-    __slots__ = ("__dict__", "session", "state")  # AutoGen's logger shows vars(), which is empty
+    __slots__ = ("__dict__", "first_length", "session", "state")  # AutoGen's logger shows vars(), which is empty
 
     def __init__(self, memory: Memory | str | None, name: str, session: str, messages: str, state_owner: str) -> None:
         """`name` is a part of the namespace that is used without a memory, `messages` the list that people read."""
         self.session = Session(open_memory(memory, default_namespace("autogen", name)), session)
-        is_used = self.session.check_list(messages)
+        self.first_length = self.session.check_list(messages)
+        """How many messages were stored at the start; None if that could not be read."""
         self.state = State(self.session, state_owner)
-        if memory is None and not is_used:
+        if memory is None and self.first_length == 0:
             _announce(self.memory)
 
     def attach(self, owner: PersistentMixin) -> None:
@@ -150,9 +151,14 @@ def is_persistent(thing: Any) -> bool:
     return PersistentMixin in type(thing).__mro__
 
 
+def is_manager(thing: Any) -> bool:
+    """Whether it is a GroupChatManager; isinstance takes ten times as long for classes that are protocols."""
+    return GroupChatManager in type(thing).__mro__
+
+
 def owns_record(peer: Any) -> bool:
     """Whether the conversation with the peer is a persistent group chat, which saves and restores it itself."""
-    return isinstance(peer, GroupChatManager) and is_persistent(peer.groupchat)
+    return is_manager(peer) and is_persistent(peer.groupchat)
 
 
 def add_signature(base: Any) -> Callable[[Init], Init]:

@@ -21,7 +21,7 @@ from psycopg.waiting import Ready, Wait
 
 from scrubjay.errors import Unavailable
 from scrubjay.store.jobs import Job, start_batch
-from scrubjay.store.operation import READ, WRITE, WRITES, Operation
+from scrubjay.store.operation import READ, WRITE, WRITES, Operation, WouldBlock
 from scrubjay.store.postgres.connection import is_temporary
 from scrubjay.store.postgres.session import Session, Waits
 from scrubjay.store.postgres.store import PostgresStore
@@ -91,6 +91,12 @@ class AsyncPostgresStore:
             async with self._reads:
                 return await self._read(operation)
         return await self._in_thread(self._readers, self.store.read, operation)
+
+    answers_now = False
+    """Every statement waits for the network."""
+
+    def run_now(self, _operation: Operation[T]) -> T:
+        raise WouldBlock
 
     def check_file_identity(self) -> None:
         """Do nothing: a database cannot be replaced under an open connection."""
@@ -212,8 +218,13 @@ class AsyncPostgresStore:
 
     async def _commit(self, batch: list[Pending]) -> None:
         """Commit a batch on the loop; what cannot be done there is left to threads."""
-        started = self._loop.time()
-        left = await self._attempt([job for job, _ in batch])
+        started, jobs = self._loop.time(), [job for job, _ in batch]
+        try:
+            left = await self._attempt(jobs)
+        except Exception as error:  # noqa: BLE001 - no request may wait forever
+            left = []
+            for job in jobs:
+                job.error = error
         self._transactions -= 1
         rest = [each for each in batch if each[0] in left]
         self._finish([each for each in batch if each[0] not in left])

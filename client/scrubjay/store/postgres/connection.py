@@ -6,10 +6,10 @@ Idle connections are reused last in, first out. A connection that fails is close
 from __future__ import annotations
 
 import contextlib
-import threading
+import os
+import socket
 import time
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
 import psycopg
@@ -21,9 +21,10 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
-from scrubjay.fork_safety import ForkSafe
+from scrubjay.store.pool import ConnectionPool
 from scrubjay.store.postgres.schema import MIGRATIONS, VERSION, VERSION_TABLE
-from scrubjay.store.postgres.session import Session
+from scrubjay.store.postgres.session import History, Session
+from scrubjay.store.postgres.watchdog import Watchdog
 
 SCHEMES = ("postgresql", "postgres")
 BUSY_SECONDS = 30.0
@@ -35,8 +36,6 @@ MIN_VERSION = 160_000
 DURABILITY = {"full": "", "fast": "SET synchronous_commit = off;"}
 """full: what the database is set to. fast: a crash of the database may lose the last writes, but never damages it."""
 DEFAULT_SCHEMA = "scrubjay"
-FORK_SECONDS = 5.0
-"""Seconds that a fork waits for calls in other threads to end."""
 _SCHEMA_LOCK = 0x5C4A4159
 """The advisory lock of migrations and of the first key envelope: a number that no other program is likely to use."""
 _DEFAULTS = {
@@ -132,7 +131,7 @@ class Address:
         """The URL as messages show it: without a user and a password."""
 
 
-class Connections(ForkSafe):
+class Connections(ConnectionPool[Session]):
     """A schema of a PostgreSQL database, which is created if it does not exist, and the connections to it."""
 
     def __init__(self, url: str, *, durability: str, busy_seconds: float) -> None:
@@ -143,28 +142,13 @@ class Connections(ForkSafe):
         """What error messages call the database."""
         self.durability = durability
         self.busy_seconds = busy_seconds
-        self.is_closed = False
         self._failure: psycopg.Error | None = None
         self.reset()
 
     def reset(self) -> None:
-        self._idle: list[Session] = []
-        self._opened: set[Session] = set()
-        self._opening = threading.RLock()  # held while a connection is added, and during a fork
-        self._is_forking = False
-
-    def take(self) -> Session:
-        """A connection for the caller alone, to be passed to `put_back`."""
-        session = self.take_idle()
-        if session is None:
-            return self.connect()
-        if session.owes_answer:
-            try:
-                session.run_blocking(session.settle())
-            except BaseException:
-                self.discard(session)
-                raise
-        return session
+        super().reset()
+        self._timeline = 0  # the newest that was seen
+        self._watchdog = Watchdog(lambda: list(self._opened), self._find_primary)
 
     def take_idle(self) -> Session | None:
         """The connection that was used last, which may owe an answer; None if all are in use."""
@@ -175,25 +159,14 @@ class Connections(ForkSafe):
 
     def put_back(self, connection: Session) -> None:
         """Keep a connection for the next caller, unless it was lost or a transaction on it has not ended."""
-        if not connection.is_idle:
+        if connection.is_idle:
+            super().put_back(connection)
+        else:
             self.discard(connection)
-            return
-        self._idle.append(connection)
-        if self.is_closed or self._is_forking:
-            self.close_idle()
-
-    def discard(self, connection: Session) -> None:
-        connection.close()
-        self._opened.discard(connection)
-
-    def close_idle(self) -> None:
-        with contextlib.suppress(IndexError):
-            while True:
-                self.discard(self._idle.pop())
 
     def close(self) -> None:
-        self.is_closed = True
-        self.close_idle()
+        self._watchdog.close()
+        super().close()
 
     def connect(self) -> Session:
         """A new connection; raises psycopg.Error if no host can be used now."""
@@ -207,12 +180,33 @@ class Connections(ForkSafe):
             self._configure(connection)
             connection.use_types()
             connection.history = _read_history(connection)
+            with self._opening:
+                self._leave_old_primary(connection.history.timeline)
+                self._opened.add(connection)
         except BaseException:
             connection.close()
             raise
-        with self._opening:
-            self._opened.add(connection)
+        self._watchdog.start()
         return connection
+
+    def _leave_old_primary(self, timeline: int) -> None:
+        """Cut the connections to a primary that has been replaced, and refuse new ones.
+
+        It may be frozen, and never answer; or go on, and not know yet that it was replaced.
+        """
+        if timeline < self._timeline:
+            raise psycopg.OperationalError(
+                f"the host was the primary before another one took over (timeline {timeline}, and {self._timeline} was"
+                " seen); if the database was replaced by an older one, start this program again"
+            )
+        self._timeline = timeline
+        for connection in list(self._opened):
+            if connection.history.timeline < timeline:
+                _cut(connection)
+
+    def _find_primary(self) -> None:
+        with contextlib.suppress(psycopg.Error, ScrubjayError):
+            self.discard(self.connect())
 
     def _configure(self, connection: Session) -> None:
         if connection.info.server_version < MIN_VERSION:
@@ -225,6 +219,9 @@ class Connections(ForkSafe):
             f"SET search_path = {schema}; SET lock_timeout = {int(self.busy_seconds * 1000)};"
             # The rows of a UNION ALL come in its order only if one process reads them.
             f"SET max_parallel_workers_per_gather = 0; SET client_min_messages = warning;"
+            # A query reads few rows by their keys. Without statistics PostgreSQL guesses more, reads a whole table to
+            # join it, and compiles the plan.
+            f"SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off;"
             # A writer whose process was stopped must not keep the lock of its namespace.
             f"SET idle_in_transaction_session_timeout = '60s'; {DURABILITY[self.durability]}".encode()
         )
@@ -254,29 +251,6 @@ class Connections(ForkSafe):
         """Remember why an attempt failed; the idle connections were probably lost for the same reason."""
         self._failure = error
         self.close_idle()
-
-    # ------------------------------------------------------------ forks
-
-    def before_fork(self) -> None:
-        """Close every connection, and wait for those in use: a child that closes its copy ends the parent's session."""
-        give_up_at = time.monotonic() + FORK_SECONDS
-        self._fork_locks = [lock for lock in self.locks() if lock.acquire(timeout=FORK_SECONDS)]
-        self._is_forking = True
-        self.close_idle()
-        while self._opened and time.monotonic() < give_up_at:
-            time.sleep(0.001)
-
-    def locks(self) -> list[Any]:
-        """The locks that a fork holds, in the order in which a call takes them."""
-        return [self._opening]
-
-    def after_fork(self, *, in_child: bool) -> None:
-        if in_child:
-            self.reset()
-            return
-        self._is_forking = False
-        for lock in self._fork_locks:
-            lock.release()
 
     # ------------------------------------------------------------ the schema
 
@@ -374,14 +348,18 @@ def is_temporary(error: BaseException) -> bool:
     return code in _RETRIED or code.startswith("08")
 
 
-def _read_history(connection: Session) -> str:
-    """What changes with each failover or crash, after which ids of transactions are used again.
-
-    The timeline, which a failover changes, and the time of the statistics, which PostgreSQL loses in a crash.
-    """
+def _read_history(connection: Session) -> History:
     query = """SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
         (SELECT stats_reset::text FROM pg_stat_archiver)"""
-    return str(connection.execute(query).fetchone())
+    timeline, reset_at = connection.execute(query).fetchone() or ("0", "")
+    return History(int(timeline, 16), reset_at)
+
+
+def _cut(connection: Session) -> None:
+    """End a connection under the thread that uses it, which sees that it was lost."""
+    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
+        if not connection.closed:  # else the number may have been another file's by the time it was copied
+            copy.shutdown(socket.SHUT_RDWR)
 
 
 def lock_schema(connection: Session) -> None:

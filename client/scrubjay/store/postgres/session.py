@@ -1,6 +1,6 @@
 """A connection to PostgreSQL on which many statements are sent in one round trip, each prepared once.
 
-It uses libpq's pipeline mode without psycopg's cursors, which take several times as long in Python for each statement.
+It uses libpq's pipeline mode without psycopg's cursors, which take more Python for each statement.
 Nothing here waits: `exchange` is a generator that yields what it waits for, as psycopg's own do. `run_blocking` waits
 in a thread; asyncio.py waits on an event loop.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import errors, waiting
@@ -41,11 +41,22 @@ _ROWS, _DONE = ExecStatus.TUPLES_OK, (ExecStatus.COMMAND_OK, ExecStatus.EMPTY_QU
 _SYNC = ExecStatus.PIPELINE_SYNC
 
 
-class Session(psycopg.Connection[Any]):
-    """A connection; psycopg's own methods work on it while `owes_answer` is False."""
+class History(NamedTuple):
+    """What tells whether ids of transactions mean the same on two connections: after a failover or a crash they are
+    used again.
+    """
 
-    history = ""
-    """The history of the host when it was opened: see connection.py."""
+    timeline: int
+    """How often a standby has become the primary."""
+    statistics_reset_at: str
+    """PostgreSQL loses its statistics in a crash."""
+
+
+class Session(psycopg.Connection[Any]):
+    """A connection. psycopg's `execute` works on it at any time, its other methods while `owes_answer` is False."""
+
+    history = History(0, "")
+    """The history of the host when it was opened."""
     _unread = 0  # answers, each up to a sync, that were asked for and not read
     is_waiting = False
     """Whether an exchange has begun and not ended: one that was given up leaves a connection that cannot be used."""
@@ -99,6 +110,12 @@ class Session(psycopg.Connection[Any]):
         if failure is not None:
             raise failure
         return self._loaded(results)
+
+    def execute(self, *args: Any, **options: Any) -> psycopg.Cursor[Any]:
+        """Execute a statement as psycopg does, when no answer is owed any more."""
+        if self.owes_answer:
+            self.run_blocking(self.settle())
+        return super().execute(*args, **options)
 
     def settle(self) -> Waits[None]:
         """Read the answers that nobody has waited for; that one of them is an error does not matter."""

@@ -65,7 +65,7 @@ class Transaction:
 
     def begin(self, namespace: str, operations: Collection[Operation[Any]] = ()) -> Waits[None]:
         """BEGIN, lock a namespace, and read what these operations on it read first."""
-        lock = (_BEGIN_ALONE, (self._lock_of(namespace),)) if namespace else (_BEGIN_UNLOCKED, ())
+        lock = (_BEGIN_ALONE, (lock_of(self._schema, namespace),)) if namespace else (_BEGIN_UNLOCKED, ())
         yield from self._begin(lock, [namespace] if namespace else [], operations)
 
     def begin_together(self, namespaces: Sequence[str], operations: Collection[Operation[Any]]) -> Waits[set[str]]:
@@ -73,7 +73,7 @@ class Transaction:
 
         Two transactions that wait for one another's locks would never end.
         """
-        lock = (_BEGIN_TOGETHER, ([self._lock_of(namespace) for namespace in namespaces], SHORT_WAIT))
+        lock = (_BEGIN_TOGETHER, ([lock_of(self._schema, namespace) for namespace in namespaces], SHORT_WAIT))
         yield from self._begin(lock, namespaces, operations)
         return set(namespaces) - self._locked
 
@@ -90,10 +90,6 @@ class Transaction:
     def has_locked(self, namespace: str) -> bool:
         """Whether the operations of a namespace run in this transaction; those without one need no lock to begin."""
         return not namespace or namespace in self._locked
-
-    def _lock_of(self, namespace: str) -> int:
-        digest = blake2b(f"{self._schema}\0{namespace}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, signed=True)
 
     def run(self, operation: Operation[T], context: Context) -> Waits[T]:
         """Run the statements of an operation."""
@@ -147,7 +143,7 @@ class Transaction:
             self._pending += bind(statement)
 
     def _lock(self, namespaces: set[str]) -> Waits[None]:
-        yield from self._ask([(_LOCK, (self._lock_of(namespace),)) for namespace in sorted(namespaces)])
+        yield from self._ask([(_LOCK, (lock_of(self._schema, namespace),)) for namespace in sorted(namespaces)])
         self._locked |= namespaces
 
     def _ask(self, statements: list[Bound]) -> Waits[list[Rows]]:
@@ -229,6 +225,12 @@ def _first_reads(operation: Operation[Any]) -> list[Statement]:
     if operation.sender:
         reads.append(("find_idempotency_key", (operation.namespace, operation.sender)))
     return reads
+
+
+def lock_of(schema: str, namespace: str) -> int:
+    """The number of the advisory lock of a namespace."""
+    digest = blake2b(f"{schema}\0{namespace}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)
 
 
 def bind(statement: Statement) -> list[Bound]:

@@ -10,13 +10,12 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any, TypeVar
 
 import psycopg
 
 from scrubjay.errors import OutcomeUnknown, ScrubjayError, Unavailable
-from scrubjay.store.jobs import Batch, Job, remove_done, start_batch
+from scrubjay.store.jobs import Batch, Job, first_jobs, remove_done, start_batch
 from scrubjay.store.operation import Context, Operation
 from scrubjay.store.postgres.connection import Connections, is_temporary
 from scrubjay.store.postgres.listener import Listener
@@ -93,7 +92,7 @@ class Writer:
         """Commit the queue, with its lock held. Jobs leave it only when they are done."""
         remove_done(queue.jobs)
         try:
-            self.commit(list(islice(queue.jobs, MAX_BATCH)))
+            self.commit(first_jobs(queue.jobs, MAX_BATCH))
         finally:
             remove_done(queue.jobs)
 

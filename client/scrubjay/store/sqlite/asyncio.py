@@ -21,7 +21,7 @@ import aiosqlite
 
 from scrubjay.errors import Unavailable
 from scrubjay.store.jobs import Job
-from scrubjay.store.operation import READ, WRITE, WRITES, Context, Operation, Rows, SlowQuery, Statement
+from scrubjay.store.operation import READ, WRITE, WRITES, Context, Operation, Rows, SlowQuery, Statement, WouldBlock
 from scrubjay.store.sqlite.connection import BUSY_SECONDS, is_busy, roll_back
 from scrubjay.store.sqlite.queries import QUERIES
 from scrubjay.store.sqlite.store import SqliteStore
@@ -48,7 +48,7 @@ class AsyncStore:
     """A SqliteStore for one event loop; open it with `async with`."""
 
     def __init__(self, store: SqliteStore) -> None:
-        self._store = store
+        self.store = store
         self._thread = ThreadPoolExecutor(1, "scrubjay-writer")
         self._readers: asyncio.Queue[aiosqlite.Connection] = asyncio.Queue()
         self._waiting: list[PendingJob] = []
@@ -58,10 +58,10 @@ class AsyncStore:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._writer = self._store.connect(busy_seconds=0)
+        self._writer = self.store.connect(busy_seconds=0)
         for _ in range(SLOW_READERS):
-            reader = await aiosqlite.connect(self._store.uri, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
-            for pragma in self._store.pragmas():
+            reader = await aiosqlite.connect(self.store.uri, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
+            for pragma in self.store.pragmas():
                 await reader.execute(pragma)
             self._readers.put_nowait(reader)
         return self
@@ -76,26 +76,32 @@ class AsyncStore:
         for _ in range(SLOW_READERS):
             reader = await self._readers.get()
             await reader.close()
-        self._store.close()
+        self.store.close()
 
     async def run(self, operation: Operation[T]) -> T:
         mode = operation.mode
-        if mode is not READ and mode in WRITES:
+        if mode is READ:
+            try:
+                return self.run_now(operation)
+            except WouldBlock:
+                pass  # it starts anew, with its slow statements in a thread
+        elif mode in WRITES:
             return await self._write(operation)
-        self._store.check_recently()
+        self.store.check_recently()
         try:
-            if mode is READ:
-                return await self._read(operation)
-            return await self._snapshot(operation)
+            return await (self._read(operation) if mode is READ else self._snapshot(operation))
         except sqlite3.Error as error:
-            raise self._store.explained(error) from error
+            raise self.store.explained(error) from error
 
-    def read_sync(self, operation: Operation[T]) -> T:
-        """Run a read of a few rows in this call."""
-        return self._store.run(operation)
+    answers_now = True
+    """Whether reads of a few rows need no waiting."""
+
+    def run_now(self, operation: Operation[T]) -> T:
+        """Run a read in this call; raises WouldBlock if it has a slow statement."""
+        return self.store.run(operation, MAX_ROWS)
 
     def check_file_identity(self) -> None:
-        self._store.check_file_identity()
+        self.store.check_file_identity()
 
     async def sweep(self) -> None:
         """Remove what has expired."""
@@ -104,16 +110,16 @@ class AsyncStore:
     @property
     def folder(self) -> Path | None:
         """The folder for temporary copies of the store; None when it may not be written."""
-        folder = self._store.path.parent
+        folder = self.store.path.parent
         return folder if os.access(folder, os.W_OK) else None
 
     async def run_in_thread(self, call: Callable[..., T], *args: Any) -> T:
         """Call a function with the store in a thread: for calls on the whole file, which may take minutes."""
-        return await asyncio.to_thread(call, self._store, *args)
+        return await asyncio.to_thread(call, self.store, *args)
 
     async def _read(self, operation: Operation[T]) -> T:
         """Run slow statements in a thread, and the others on the loop."""
-        statements = operation.start(self._store.context(operation))
+        statements = operation.start(self.store.context(operation))
         try:
             statement: Statement = next(statements)
             while True:
@@ -128,18 +134,18 @@ class AsyncStore:
 
     def _fetch_on_loop(self, statement: Statement) -> Rows:
         query, params = statement
-        connection = self._store.take()
+        connection = self.store.take()
         try:
             return connection.execute(QUERIES.get(query, query), params).fetchall()
         finally:
-            self._store.put_back(connection)
+            self.store.put_back(connection)
 
     async def _snapshot(self, operation: Operation[T]) -> T:
         """Run all statements on one connection, in one read transaction."""
         async with self._reader() as reader:
             try:
                 await reader.execute("BEGIN")
-                return await _run_statements(reader, operation, self._store.context(operation))
+                return await _run_statements(reader, operation, self.store.context(operation))
             finally:
                 # Also when no BEGIN has run yet: a task that is cancelled leaves it in aiosqlite's queue before this.
                 await reader.rollback()
@@ -196,7 +202,7 @@ class AsyncStore:
             await self._try_commit(jobs)
         except Exception as error:  # noqa: BLE001 - no request may wait forever
             for job in jobs:
-                job.error = self._store.explained(error) if isinstance(error, sqlite3.Error) else error
+                job.error = self.store.explained(error) if isinstance(error, sqlite3.Error) else error
 
     async def _try_commit(self, jobs: list[Job[Any]]) -> None:
         """Run the jobs on the loop and only the COMMIT in the thread; if that is not possible, all in the thread."""
@@ -209,7 +215,7 @@ class AsyncStore:
             else:
                 self.check_file_identity()  # a file that was deleted meanwhile has taken the batch with it
                 return
-        await self._in_writer_thread(self._store.writer.commit, jobs)
+        await self._in_writer_thread(self.store.writer.commit, jobs)
 
     async def _begin(self) -> bool:
         """Take the write lock; False when another process has it for longer than LOCK_SECONDS."""
@@ -217,7 +223,7 @@ class AsyncStore:
         has_turn = False
         try:
             while self._loop.time() <= give_up_at:
-                has_turn = has_turn or self._store.turnstile.try_enter()
+                has_turn = has_turn or self.store.turnstile.try_enter()
                 if self._try_begin():
                     return True
                 await asyncio.sleep(LOCK_POLL_SECONDS)
@@ -225,7 +231,7 @@ class AsyncStore:
             pass
         finally:
             if has_turn:
-                self._store.turnstile.leave()
+                self.store.turnstile.leave()
         return False
 
     def _try_begin(self) -> bool:
@@ -241,7 +247,7 @@ class AsyncStore:
     def _attempt_on_loop(self, jobs: list[Job[Any]]) -> bool:
         """Run the batch on the loop up to its COMMIT; False, and nothing done, if it would block."""
         try:
-            if self._store.writer.attempt(self._writer, jobs, MAX_ROWS):
+            if self.store.writer.attempt(self._writer, jobs, MAX_ROWS):
                 return True
         except Exception:  # noqa: BLE001, S110 - the thread meets it again, and assigns it to a job
             pass

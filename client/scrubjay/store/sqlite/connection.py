@@ -5,19 +5,17 @@ Idle connections are reused last in, first out, so that a single thread always g
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import sqlite3
-import threading
 import time
 import weakref
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
-from scrubjay.fork_safety import ForkSafe
-from scrubjay.store.operation import Context, ExecuteMany, Operation, Rows, SlowQuery, Statement
+from scrubjay.store.operation import Context, ExecuteMany, Operation, Rows, SlowQuery, Statement, WouldBlock
+from scrubjay.store.pool import ConnectionPool
 from scrubjay.store.sqlite.file_identity import FileIdentity
 from scrubjay.store.sqlite.queries import QUERIES
 from scrubjay.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, VERSION
@@ -34,15 +32,13 @@ CACHE_KIB = 8000
 long."""
 SYNCHRONOUS = {"full": "FULL", "fast": "NORMAL"}
 """full: an acknowledged write is on disk. fast: a power cut may lose the last writes, but never damages the file."""
-FORK_SECONDS = 5.0
-"""Seconds that a fork waits for calls in other threads to end."""
 
 _open_stores: weakref.WeakSet[Connections] = weakref.WeakSet()
 """The open files of this process: SQLite's locks only show which files other processes have open."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-class Connections(ForkSafe):
+class Connections(ConnectionPool[sqlite3.Connection]):
     """A SQLite file, which is created if it does not exist, and the connections to it."""
 
     def __init__(self, path: str | os.PathLike[str], *, durability: str, busy_seconds: float) -> None:
@@ -55,44 +51,20 @@ class Connections(ForkSafe):
         self._busy_seconds = busy_seconds
         self._identity = FileIdentity(self.path)
         self._mode = ""
-        self.is_closed = False
         self.reset()
 
     def reset(self) -> None:
-        self._idle: list[sqlite3.Connection] = []
-        self._opened: set[sqlite3.Connection] = set()
-        self._opening = threading.RLock()  # held while a connection is opened, and during a fork
-        self._is_forking = False
+        super().reset()
         self.turnstile = Turnstile(self.path.parent)
-
-    def take(self) -> sqlite3.Connection:
-        """A connection for the caller alone, to be passed to `put_back`."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self.connect()
-
-    def put_back(self, connection: sqlite3.Connection) -> None:
-        self._idle.append(connection)
-        if self.is_closed or self._is_forking:
-            self.close_idle()
 
     def close(self) -> None:
         """Close the connections; the last one to close copies the write-ahead log into the file."""
-        self.is_closed = True
-        self.close_idle()
+        super().close()
         self.turnstile.close()
 
-    def close_idle(self) -> None:
-        with contextlib.suppress(IndexError):
-            while True:
-                self.discard(self._idle.pop())
-
     def discard(self, connection: sqlite3.Connection) -> None:
-        """Close a connection that is not put back."""
         self._save_log(connection)
-        connection.close()
-        self._opened.discard(connection)
+        super().discard(connection)
 
     def connect(self, *, busy_seconds: float | None = None) -> sqlite3.Connection:
         """A new connection that waits so many seconds for the locks of other processes."""
@@ -159,33 +131,9 @@ class Connections(ForkSafe):
             connection.execute(f"PRAGMA busy_timeout = {int(self._busy_seconds * 1000)}")
         return not is_blocked
 
-    # ------------------------------------------------------------ forks
-
     def before_fork(self) -> None:
-        """Close every connection, and wait for those in use.
-
-        SQLite's locks belong to a process, and a fork copies its tables of them: a child that opens the file while it
-        inherits a connection believes that it has locks which it has not, and another process deletes its log.
-        """
-        give_up_at = time.monotonic() + FORK_SECONDS
-        self._fork_locks = [lock for lock in self.locks() if lock.acquire(timeout=FORK_SECONDS)]
-        self._is_forking = True
+        super().before_fork()
         self.turnstile.close()  # a child would share its lock
-        self.close_idle()
-        while self._opened and time.monotonic() < give_up_at:
-            time.sleep(0.001)
-
-    def locks(self) -> list[Any]:
-        """The locks that a fork holds, in the order in which a call takes them."""
-        return [self._opening]
-
-    def after_fork(self, *, in_child: bool) -> None:
-        if in_child:
-            self.reset()
-            return
-        self._is_forking = False
-        for lock in self._fork_locks:
-            lock.release()
 
     # ------------------------------------------------------------ the file
 
@@ -332,10 +280,6 @@ class Connections(ForkSafe):
             raise Unavailable(f"{self.describe_loss()}; or close every Memory that uses it")
 
 
-class TooManyRows(Exception):
-    """An operation has a statement that is too slow for an event loop."""
-
-
 def run_statements(
     connection: sqlite3.Connection, operation: Operation[T], context: Context, max_rows: float = math.inf
 ) -> T:
@@ -353,7 +297,7 @@ def run_statements(
                 connection.executemany(text_of(query, query), params)
                 rows = []
             else:
-                raise TooManyRows
+                raise WouldBlock
             statement = statements.send(rows)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]

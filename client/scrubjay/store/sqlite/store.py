@@ -88,8 +88,11 @@ class SqliteStore(Connections):
     def cipher(self) -> Cipher:
         return self._cipher
 
-    def run(self, operation: Operation[T]) -> T:
-        """Run an operation in a transaction of its mode, and return its result."""
+    def run(self, operation: Operation[T], max_rows: float = math.inf) -> T:
+        """Run an operation in a transaction of its mode, and return its result.
+
+        With `max_rows`, a read that has a slow statement raises WouldBlock.
+        """
         mode = operation.mode
         if mode is not READ and mode in WRITES:
             return self._write(operation)
@@ -101,7 +104,7 @@ class SqliteStore(Connections):
             if not self._identity.was_file_recently():
                 self.refuse_lost_file(connection)
             if mode is READ:
-                return run_statements(connection, operation, self.context(operation))
+                return run_statements(connection, operation, self.context(operation), max_rows)
             connection.execute("BEGIN")
             try:
                 return run_statements(connection, operation, self.context(operation))

@@ -11,11 +11,10 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, TypeVar
 
 from scrubjay.errors import ScrubjayError, Unavailable
-from scrubjay.store.jobs import Batch, Job, remove_done, start_batch
+from scrubjay.store.jobs import Batch, Job, first_jobs, remove_done, start_batch
 from scrubjay.store.operation import ERASE, Context, Operation
 from scrubjay.store.sqlite.connection import Connections, is_busy, roll_back, run_statements
 
@@ -63,7 +62,7 @@ class Writer:
         """Commit the queue, with the lock held. Jobs leave it only when they are done."""
         remove_done(self._jobs)
         try:
-            self.commit(list(islice(self._jobs, MAX_BATCH)))
+            self.commit(first_jobs(self._jobs, MAX_BATCH))
         finally:
             remove_done(self._jobs)
 

@@ -1,0 +1,278 @@
+"""What a call costs as a namespace and a database grow, for `make bench ARGS=growth`.
+
+Keys, notes and the log of changes are filled in by SQL, because a million calls would take an hour; the calls that are
+timed are those of Memory. There is one note for ten keys. They are copies of 250 with other ids, so each word is in
+as large a part of all notes as of the first 250, which is the hardest case for recall.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+
+from scrubjay import Memory
+from scrubjay.commands import KEYS
+
+NAMESPACE = "bench"
+BASE_NOTES = 250
+ROUNDS = 10
+ENGINES = ("SQLite", "PostgreSQL")
+KEYS_OF_OTHERS = 2
+"""Keys in each of the other namespaces."""
+WORDS = [
+    a + b for a in ("ba", "ke", "li", "mo", "nu", "pa", "ro", "si", "ta", "ve") for b in ("dor", "lim", "nak", "rus")
+]
+NAMES = ("Sarah", "Tom", "Aiko", "Ben", "Chloe", "Dario", "Elif", "Farid")
+QUERIES = ("What does Sarah say about badors and tanaks?", "Who likes the molim of the veruses?", "kerus pador")
+_numbers = itertools.count()
+_randomness = random.Random(1)
+
+ITEMS = "namespace, key, value, length, bytes, version, created_at, updated_at, expires_at"
+CHANGES = "at, actor, verb, namespace, key, bytes"
+USAGE = "namespace, keys, notes, bytes, day, writes, version_floor"
+NOTE_COLUMNS = "type, session, speaker, tags, asks, is_change, pinned, times, bytes, created_at, updated_at, expires_at"
+COPIES = "WITH RECURSIVE copy(n) AS (SELECT CAST(1 AS BIGINT) UNION ALL SELECT n + 1 FROM copy WHERE n < {count})"
+
+
+class Size(NamedTuple):
+    name: str
+    keys: int
+    notes: int
+    namespaces: int
+
+
+SIZES = (
+    Size("1,000 keys", 1_000, 1_000, 1),
+    Size("100,000 keys", 100_000, 10_000, 1),
+    Size("1,000,000 keys", 1_000_000, 100_000, 1),
+    Size("100,000 namespaces", 1_000, 1_000, 100_000),
+)
+
+
+def bench(folder: Path, postgres: Any) -> None:
+    for engine in ENGINES:
+        with contextlib.ExitStack() as stack:
+            memories: dict[Size, Memory] = {}
+            databases: dict[Size, Sqlite | PostgreSQL] = {}
+            for size in SIZES:
+                where = (
+                    {"path": str(folder / f"{size.name}.db")} if engine == "SQLite" else {"url": postgres.fresh_url()}
+                )
+                memories[size] = stack.enter_context(Memory(NAMESPACE, durability="fast", **where))
+                remember(memories[size])
+                databases[size] = Sqlite(where["path"]) if engine == "SQLite" else PostgreSQL(where["url"])
+                fill(databases[size], size)
+                print(f"{engine}, {size.name}: {databases[size].size()}", flush=True)
+            show(engine, memories, databases)
+
+
+def remember(memory: Memory) -> None:
+    for number in range(BASE_NOTES):
+        words = _randomness.choices(WORDS, k=2)
+        memory.remember(f"{NAMES[number % len(NAMES)]} likes {' '.join(words)} {number}")
+
+
+# ------------------------------------------------------------ databases
+
+
+class Sqlite:
+    """A file, with the texts that differ."""
+
+    digest = "CAST(hex(digest) || copy.n AS BLOB)"
+    overriding = ""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        for setting in ("cache_size = -1000000", "temp_store = MEMORY", "synchronous = OFF"):
+            self._connection.execute(f"PRAGMA {setting}")
+        self._connection.execute("BEGIN")
+
+    def execute(self, text: str, *params: object) -> list[Any]:
+        return self._connection.execute(text, params).fetchall()
+
+    def insert(self, table: str, columns: str, rows: Iterable[tuple[object, ...]]) -> None:
+        marks = ", ".join("?" * (columns.count(",") + 1))
+        self._connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
+
+    def insert_changes(self, rows: Iterable[tuple[object, ...]]) -> None:
+        self.insert("changes", CHANGES, rows)
+
+    @contextlib.contextmanager
+    def without_word_index(self) -> Iterator[None]:
+        yield
+
+    def finish(self) -> None:
+        self._connection.execute("COMMIT")
+        self._connection.close()
+
+    def pages(self, _memory: Memory) -> int:
+        """Not counted."""
+        return 0
+
+    def size(self) -> str:
+        return f"{Path(self._path).stat().st_size / 1e6:,.0f} MB"
+
+
+class PostgreSQL:
+    """A schema, with the texts that differ."""
+
+    digest = "convert_to(encode(digest, 'hex') || copy.n, 'UTF8')"
+    overriding = "OVERRIDING SYSTEM VALUE"
+
+    def __init__(self, url: str) -> None:
+        address, _, self._schema = url.partition("?schema=")
+        self._connection = psycopg.connect(address, autocommit=True)
+        self._connection.execute(f"SET search_path = {self._schema}")
+
+    def execute(self, text: str, *params: object) -> list[Any]:
+        cursor = self._connection.execute(text.replace("?", "%s"), params)
+        return cursor.fetchall() if cursor.description else []
+
+    def insert(self, table: str, columns: str, rows: Iterable[tuple[object, ...]]) -> None:
+        with self._connection.cursor().copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row(row)
+
+    def insert_changes(self, rows: Iterable[tuple[object, ...]]) -> None:
+        ((last,),) = self.execute("SELECT coalesce(max(number), 0) FROM changes")
+        numbers = itertools.count(last + 1)
+        self.insert("changes", f"number, {CHANGES}", ((next(numbers), *row) for row in rows))
+
+    @contextlib.contextmanager
+    def without_word_index(self) -> Iterator[None]:
+        """To build an index at once is many times faster than row by row."""
+        self.execute("SET maintenance_work_mem = '512MB'")
+        self.execute("ALTER TABLE note_words DROP CONSTRAINT note_words_pkey")
+        yield
+        self.execute("ALTER TABLE note_words ADD PRIMARY KEY (namespace, word, note) INCLUDE (count, length)")
+
+    def finish(self) -> None:
+        self.execute(
+            "SELECT setval(pg_get_serial_sequence('erasable_blobs', 'id'), (SELECT max(id) FROM erasable_blobs))"
+        )
+        for table in ("namespaces", "items", "notes", "note_words", "erasable_blobs", "changes"):
+            self.execute(f"VACUUM ANALYZE {table}")  # as autovacuum does after a minute
+
+    def pages(self, memory: Memory) -> int:
+        """The pages of this schema that were read so far."""
+        store = memory._executor._store  # noqa: SLF001
+        connection = store.take()
+        connection.execute("SELECT pg_stat_force_next_flush()")
+        store.put_back(connection)
+        counters = ("heap_blks_hit", "heap_blks_read", "idx_blks_hit", "idx_blks_read")
+        total = " + ".join(f"coalesce({each}, 0)" for each in counters)
+        ((read,),) = self.execute(
+            f"SELECT sum({total})::bigint FROM pg_statio_user_tables WHERE schemaname = ?", self._schema
+        )
+        return int(read)
+
+    def size(self) -> str:
+        tables = """SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r'
+            AND relnamespace = to_regnamespace(?) ORDER BY 2 DESC LIMIT 6"""
+        return ", ".join(f"{table} {size / 1e6:,.0f} MB" for table, size in self.execute(tables, self._schema))
+
+
+def value(number: int) -> str:
+    return f'{{"name":"Sarah","likes":["TypeScript","tea"],"seen":{number}}}'
+
+
+def key(number: int) -> str:
+    return f"key-{number:07}"
+
+
+def fill(database: Sqlite | PostgreSQL, size: Size) -> None:
+    now = int(time.time() * 1000)
+    others = [f"other-{number:06}" for number in range(size.namespaces - 1)]
+    keys = [(NAMESPACE, key(n)) for n in range(size.keys)]
+    keys += [(name, key(n)) for name in others for n in range(KEYS_OF_OTHERS)]
+    bytes_each = len(key(0)) + len(value(1000))
+    items = ((*each, value(1000), None, bytes_each, n + 1, now, now, None) for n, each in enumerate(keys))
+    database.insert("items", ITEMS, items)
+    database.insert_changes((now, "bench", "set", *each, bytes_each) for each in keys)
+    database.insert(
+        "namespaces", USAGE, ((name, KEYS_OF_OTHERS, 0, KEYS_OF_OTHERS * bytes_each, 0, 0, 0) for name in others)
+    )
+    copies = size.notes // BASE_NOTES - 1
+    if copies:
+        copy_notes(database, copies)
+    database.execute(
+        "UPDATE namespaces SET keys = ?, notes = notes * ?, bytes = bytes * ? + ? WHERE namespace = ?",
+        *(size.keys, copies + 1, copies + 1, size.keys * bytes_each, NAMESPACE),
+    )
+    database.finish()
+
+
+def copy_notes(database: Sqlite | PostgreSQL, count: int) -> None:
+    ((first, last),) = database.execute("SELECT min(id), max(id) FROM notes")
+    ((blobs,),) = database.execute("SELECT max(id) FROM erasable_blobs")
+    step, copies = last - first + 1, COPIES.format(count=count)
+    database.execute(
+        f"""INSERT INTO notes (namespace, id, blob_id, digest, {NOTE_COLUMNS}) {copies}
+        SELECT namespace, id - copy.n * {step}, blob_id + copy.n * {blobs}, {database.digest}, {NOTE_COLUMNS}
+        FROM notes, copy WHERE id >= {first} ORDER BY 2"""
+    )
+    with database.without_word_index():
+        database.execute(
+            f"""INSERT INTO note_words (namespace, word, note, count, length) {copies}
+            SELECT namespace, word, note - copy.n * {step}, count, length FROM note_words, copy
+            WHERE note >= {first} ORDER BY 2, 3"""
+        )
+    database.execute(
+        f"""INSERT INTO erasable_blobs (id, is_free, size, data) {database.overriding} {copies}
+        SELECT id + copy.n * {blobs}, is_free, size, data FROM erasable_blobs, copy WHERE id <= {blobs} ORDER BY 1"""
+    )
+
+
+# ------------------------------------------------------------ calls
+
+
+def show(engine: str, memories: dict[Size, Memory], databases: dict[Size, Sqlite | PostgreSQL]) -> None:
+    """The least time of each call at each size, of many short rounds in which the sizes take turns.
+
+    Of SQLite it is the CPU time of this process, which does all the work. PostgreSQL works in other processes, so it is
+    the time on the clock, and the pages that a call reads.
+    """
+    clock = time.process_time if engine == "SQLite" else time.perf_counter
+    print(f"\n{engine}, µs for a call\n  {'':12}" + "".join(f"{size.name:>26}" for size in memories))
+    for verb, (call, calls) in CALLS.items():
+        times: dict[Size, list[float]] = {size: [] for size in memories}
+        pages: dict[Size, float] = {}
+        for turn in range(ROUNDS):
+            for size, memory in memories.items():
+                before = databases[size].pages(memory) if turn == ROUNDS - 1 else 0
+                started = clock()
+                for _ in range(calls):
+                    call(memory, size)
+                times[size].append((clock() - started) / calls * 1e6)
+                if turn == ROUNDS - 1:
+                    pages[size] = (databases[size].pages(memory) - before) / calls
+        first = min(next(iter(times.values())))
+        cells = (
+            f"{min(times[size]):12,.0f} {min(times[size]) / first:4.1f}× {pages[size]:5.0f} p" for size in memories
+        )
+        print(f"  {verb:12}" + "".join(f"{cell:>26}" for cell in cells), flush=True)
+
+
+def some_key(size: Size) -> str:
+    return key(_randomness.randrange(size.keys))
+
+
+CALLS: dict[str, tuple[Callable[[Memory, Size], object], int]] = {
+    "get": (lambda memory, size: memory.get(some_key(size)), 50),
+    "set": (lambda memory, size: memory.set(some_key(size), value(next(_numbers))), 20),
+    "append": (lambda memory, _: memory.append("log", value(next(_numbers))), 20),
+    "keys, 100": (lambda memory, size: memory._executor.run(KEYS(NAMESPACE, "", some_key(size), 100)), 10),  # noqa: SLF001
+    "recall": (lambda memory, _: memory.recall(QUERIES[next(_numbers) % len(QUERIES)]), 3),
+    "remember": (lambda memory, _: memory.remember(f"Tom likes the badors number {next(_numbers)}"), 5),
+    "usage": (lambda memory, _: memory.usage(), 10),
+}
+"""Each verb, and how often it is called in a round."""
