@@ -411,15 +411,35 @@ def _show_speed_at(count: int, folder: str) -> None:
 
 
 def show_size(folder: str) -> None:
+    """Bytes of the file for each note, of 600 texts and of the same texts in 6 sessions, next to FTS5."""
     said = [each for name in ("recall_blind.txt", "recall_dialogues.txt") for each in read_dialogues(name).said]
-    for namespace in ("bench", "n" * 128):
-        store = SqliteStore(path := f"{folder}/size-{len(namespace)}", durability="fast")
-        for number in range(6):
-            new = [NewNote.check(each.content, session=f"{each.session} {number}") for each in said]
-            store.writer.commit([Job(notes.remember(namespace, note)) for note in new])
-        store.close()
-        each = Path(path).stat().st_size / (6 * len(said))
-        print(f"{each:.0f} bytes a note in a namespace with a name of {len(namespace)} characters")
+    for copies, namespace in itertools.product((1, 6), ("bench", "n" * 128)):
+        path = Path(f"{folder}/size-{copies}-{len(namespace)}")
+        with contextlib.closing(SqliteStore(path, durability="fast")) as store:
+            for number in range(copies):
+                new = [NewNote.check(each.content, session=f"{each.session} {number}") for each in said]
+                store.writer.commit([Job(notes.remember(namespace, note)) for note in new])
+        count = copies * len(said)
+        print(f"{count:,} notes, a namespace with a name of {len(namespace)} characters: {_sizes(path, count)}")
+    for copies in (1, 6):
+        path = Path(f"{folder}/fts5-{copies}")
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE VIRTUAL TABLE t USING fts5(x, tokenize='porter unicode61')")
+            connection.executemany("INSERT INTO t (x) VALUES (?)", [(each.content,) for each in said] * copies)
+            connection.commit()
+        print(f"{copies * len(said):,} texts in FTS5: {path.stat().st_size / (copies * len(said)):.0f} bytes a text")
+
+
+def _sizes(path: Path, count: int) -> str:
+    """Bytes a note, and of which tables and indexes."""
+    total = f"{path.stat().st_size / count:.0f} bytes a note"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        try:
+            query = "SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC LIMIT 7"
+            rows = connection.execute(query).fetchall()
+        except sqlite3.OperationalError:  # this SQLite has no dbstat
+            return total
+    return f"{total} ({', '.join(f'{name} {size / count:.0f}' for name, size in rows)})"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -166,6 +166,7 @@ def take(browser: Any, url: str) -> None:
     light, dark, phone = page("light"), page("dark"), page("light", PHONE)
     chat = "#/n/support-bot/chats/session%3Asarah%3Amessages"
     picture(light, "namespaces", "#/", "tbody tr")
+    picture(light, "activity", "#/activity", ".chart")
     picture(light, "conversation", chat, ".bubble", light.locator(".tool summary").first.click)
     picture(light, "items", "#/n/support-bot/items/customer%3Asarah", ".tree .string")
 
@@ -175,7 +176,6 @@ def take(browser: Any, url: str) -> None:
         light.wait_for_selector(".explanation")
 
     picture(light, "recall", "#/n/support-bot/notes", ".notes", ask)
-    picture(light, "activity", "#/activity", ".chart")
     picture(light, "api", "docs#get_many_v1_namespaces__namespace__read_post", ".route[open]")
     picture(dark, "conversation-dark", chat, ".bubble")
     picture(dark, "namespaces-dark", "#/", "tbody tr")

@@ -35,7 +35,7 @@ function body(path, place, query, signal, charts, isServer) {
 function serverCharts(points) {
   const recalls = points.reduce((sum, point) => sum + point.recalls, 0);
   const total = points.reduce((sum, point) => sum + (point.recall_ms ?? 0) * point.recalls, 0);
-  const milliseconds = (number) => `${number < 10 ? number.toFixed(1) : Math.round(number)} ms`;
+  const milliseconds = (number) => (number < 1000 ? `${number < 10 ? number.toFixed(1) : Math.round(number)} ms` : `${(number / 1000).toFixed(1)} s`);
   return [
     chart("Requests", points, (point) => point.requests),
     chart("Writes", points, (point) => point.writes),

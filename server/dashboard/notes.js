@@ -7,7 +7,7 @@ import { attempt, button, confirmDeletion, dialog, empty, load, python, searchBo
 const PAGE = 50;
 const PARTS = {
   words: "words of the note", neighbours: "neighbours in the session", context: "other passages of the query",
-  question: "is only a question", speaker: "speaker", cap: "cut to 1, the highest score", semantic: "meaning",
+  question: "is only a question", speaker: "speaker", cap: "cut to 1, the highest score", semantic: "meaning", calibration: "the scale of scores with a model",
   "single word": "has only one of the words", time: "time that the question names", newer: "newer than the note it replaces",
   scale: "words and meaning count 60 %", recency: "how recent", frequency: "how often remembered",
 };

@@ -33,6 +33,7 @@ EXPECTED = {
     "test_termination": _SECOND_CHAT,
     "test_send_intros": _SECOND_CHAT,
     "test_clear_agents_history": _SECOND_CHAT,
+    "test_string_agent_params_for_transfer": f"{_SECOND_CHAT}: the first has tool results without ids",
 }
 
 

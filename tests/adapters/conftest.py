@@ -35,7 +35,7 @@ def script(home):
 
     def run(code, *arguments):
         process = start(code, *arguments)
-        output, errors = process.communicate(timeout=100)
+        output, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
         return output
 

@@ -18,7 +18,10 @@ from typing import NamedTuple
 from environments import ROOT, environment
 
 TESTS = Path(__file__).parent
-EXTRAS = "ag2,agent-framework,agentchat,anthropic,langchain,langgraph,mcp,openai-agents,pydantic-ai,server"
+EXTRAS = (
+    "ag2,agent-framework,agentchat,anthropic,langchain,langgraph,llama-index,mcp,openai-agents,pydantic-ai,"
+    "server,strands"
+)
 QUIET = {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false", "OTEL_SDK_DISABLED": "true"}
 """No framework reports its use to anybody from a test."""
 SUITES_NEED = [
@@ -44,7 +47,7 @@ class Suite(NamedTuple):
     environment: str = "frameworks"
 
 
-OWN = {"crewai": (["pytest-asyncio>=1.3"], "crewai")}
+OWN = {"crewai": (["pytest-asyncio>=1.3"], "crewai"), "adk": ([], "adk,server")}
 """Frameworks in an environment of their own, because of what they require: packages and extras."""
 
 SUITES = {
@@ -54,6 +57,17 @@ SUITES = {
         ("tests/test_flow_persistence.py", "tests/test_flow_persistence_factory.py"),
         ("--noconftest", "-o", "asyncio_mode=auto"),
         "crewai",
+    ),
+    "strands": Suite(
+        "strands-agents",
+        "swap_strands",
+        (
+            "tests/strands/storage/test_storage.py",
+            "tests/strands/storage/test_in_memory_storage.py",
+            "tests/strands/session/test_snapshot_session_manager.py",
+            "tests/strands/session/test_repository_session_manager.py",
+        ),
+        ("-o", "asyncio_mode=auto"),
     ),
     "langchain": Suite("", "", (str(TESTS / "upstream/standard_langchain.py"),), ("-o", "asyncio_mode=auto")),
     "anthropic": Suite(

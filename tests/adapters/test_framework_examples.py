@@ -11,6 +11,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
 NEEDS = {
+    "adk_session.py": "google.adk",
     "agentchat_context.py": "autogen_ext",
     "ag2_stream.py": "ag2",
     "agent_framework_history.py": "agent_framework",
@@ -18,8 +19,10 @@ NEEDS = {
     "crewai_flow.py": "crewai",
     "langchain_cache.py": "langchain_core",
     "langgraph_thread.py": "langgraph.graph",
+    "llama_index_memory.py": "llama_index.core",
     "openai_agents_session.py": "agents",
     "pydantic_ai_conversation.py": "pydantic_ai",
+    "strands_session.py": "strands",
 }
 """The module without which an example cannot run."""
 

@@ -9,6 +9,7 @@ import pytest
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD
 from scrubjay.recall.query import QueryTerms
 from scrubjay.recall.ranking import (
+    CALIBRATION,
     MIN_COSINE,
     SEMANTIC_WEIGHT,
     Candidate,
@@ -52,13 +53,13 @@ def fused(lexical: dict[int, float], cosines: dict[int, float]) -> dict[int, flo
 def test_a_fused_score_does_not_depend_on_the_other_notes():
     alone = fused({1: 0.5}, {1: 0.6})[1]
     among = fused({1: 0.5, 2: 0.9, 3: 0.1}, {1: 0.6, 4: 0.9, 5: 0.3})[1]
-    assert alone == among > 0.5
+    assert alone == among > 0.5**CALIBRATION
 
 
 def test_the_semantic_index_adds_to_a_lexical_score_and_never_takes_away():
     scores = fused({1: 1.0, 2: 0.4}, {1: 0.9, 3: 1.0})
-    assert (scores[1], scores[2]) == (1.0, 0.4)
-    assert scores[3] == SEMANTIC_WEIGHT
+    assert (scores[1], scores[2]) == (1.0, 0.4**CALIBRATION)
+    assert scores[3] == SEMANTIC_WEIGHT**CALIBRATION
 
 
 def test_a_note_without_a_term_of_the_query_needs_a_cosine():
@@ -87,7 +88,7 @@ def test_a_note_of_another_time_is_not_raised_by_its_similarity(open_driver):
         {int(note.id): note.score for note in driver.run(notes.recall("ns", query, nearest))}
         for nearest in ({}, {other: 0.9, wanted: 0.9})
     )
-    assert by_meaning[other] == by_words[other]
+    assert by_meaning[other] == pytest.approx(by_words[other] ** CALIBRATION, abs=1e-5)
     assert by_meaning[wanted] > by_words[wanted] > by_words[other]
 
 

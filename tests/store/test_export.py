@@ -18,6 +18,7 @@ from scrubjay.store.erasable import data_of
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.note_rows import INSERT_COLUMNS
 from scrubjay.store.operation import Quota
+from scrubjay.store.word_index import count_of, space_of, unpack
 from scrubjay.validation import NewNote
 
 JSON = st.recursive(
@@ -56,7 +57,6 @@ CALLS = st.lists(
 COLUMNS = {
     "items": "key, value, length, bytes, version, created_at, updated_at, expires_at",
     "list_items": "key, position, value",
-    "note_words": "word, note, count, length",
     "idempotency_keys": "sender, sequence, verb, key, digest, result, used_on",
 }
 NOW = 1_700_000_000.0
@@ -67,6 +67,8 @@ def contents(driver: Driver, namespace: str) -> dict[str, object]:
     found = {}
     for table, columns in COLUMNS.items():
         found[table] = sorted(map(repr, driver.query(f"SELECT {columns} FROM {table} WHERE namespace = ?", namespace)))
+    words = driver.query("SELECT word, block, postings FROM note_words WHERE space = ?", space_of(namespace))
+    found["words"] = sorted((word, count_of(posting)) for word, _, data in words for posting in unpack(data))
     rows = driver.query(
         f"""SELECT data, {", ".join(INSERT_COLUMNS[1:])} FROM notes
         JOIN erasable_blobs b ON b.id = blob_id WHERE namespace = ?""",

@@ -20,9 +20,10 @@ from scrubjay.recall import word_lists
 from scrubjay.recall.stemmer import stem
 from scrubjay.recall.synonyms import read_groups
 from scrubjay.recall.terms import count_terms, is_only_question, split_words, term_of
-from scrubjay.store import consistency, items, notes, usage, vectors
+from scrubjay.store import candidates, consistency, items, notes, usage, vectors
 from scrubjay.store.operation import Quota
 from scrubjay.store.transaction import run_all
+from scrubjay.store.word_index import numbers_in, space_of
 from scrubjay.validation import NewNote, RecallQuery
 
 DAY = 86_400
@@ -295,9 +296,10 @@ def test_notes_that_a_filter_drops_do_not_hide_the_one_that_passes(open_driver, 
 
 def test_no_word_is_ever_in_the_index(driver):
     note = remember(driver, "xylophone")
-    rows = driver.query("SELECT word, note FROM note_words")
-    assert {word for word, _ in rows} >= set(count_terms("xylophone"))
-    assert {of for _, of in rows} == {int(note.id)}
+    rows = driver.query("SELECT word, block, postings FROM note_words")
+    assert {word for word, *_ in rows} >= set(count_terms("xylophone"))
+    numbers = driver.query("SELECT number FROM notes WHERE id = ?", int(note.id))
+    assert set(numbers_in([block for _, *block in rows])) == set(numbers[0])
 
 
 def test_the_words_of_session_neighbours_count(driver):
@@ -545,7 +547,7 @@ def test_a_megabyte_is_remembered_recalled_and_erased(driver):
 
 
 def test_a_common_word_does_not_make_recall_lose_the_rare_one(driver, monkeypatch):
-    monkeypatch.setattr(notes, "MAX_POSTINGS", 20)
+    monkeypatch.setattr(candidates, "MAX_POSTINGS", 20)
     remember(driver, "the quokka likes everyday things")
     for i in range(100):
         remember(driver, f"everyday note {i}")
@@ -642,10 +644,11 @@ def test_a_tag_that_repeats_a_word_counts_whenever_it_is_given(driver):
     driver.run(notes.remember("later", NewNote.check("tea at noon")))
     driver.run(notes.remember("later", NewNote.check("tea at noon", tags=["tea"])))
     indexed = [
-        driver.query("SELECT word, count, length FROM note_words WHERE namespace = ? ORDER BY word", namespace)
+        driver.query("SELECT word, postings FROM note_words WHERE space = ? ORDER BY word", space_of(namespace))
         for namespace in ("at once", "later")
     ]
     assert indexed[0] == indexed[1]
+    assert indexed[0]
 
 
 def test_a_note_with_an_id_is_replaced_with_all_its_fields(open_driver):

@@ -15,7 +15,7 @@ from scrubjay.store.sqlite.queries import QUERIES
 from scrubjay.store.sqlite.schema import MIGRATIONS
 
 STORE = Path(scrubjay.store.__file__).parent
-WITH_SQL = {"notes.py", "note_rows.py", "vectors.py"}
+WITH_SQL = {"notes.py", "note_rows.py", "vectors.py", "word_index.py", "candidates.py"}
 """Modules whose queries have no names yet."""
 OPERATIONS = sorted(path for path in STORE.glob("*.py") if path.name not in WITH_SQL)
 

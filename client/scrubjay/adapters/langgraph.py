@@ -9,6 +9,7 @@ Tested with langgraph 1.2 and langgraph-checkpoint 4.3.
 from __future__ import annotations
 
 import base64
+import math
 import random
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -66,6 +67,8 @@ SMALL_BYTES = 512
 be about as large, and another read."""
 LARGEST_PAGE = 1000
 """Rows that one call reads when checkpoints are listed; the calls before it read fewer."""
+HUGE = 10**400
+"""Greater than every float."""
 BATCH_CHARS = 12 * 2**20
 """Characters of blobs that one call writes."""
 
@@ -452,7 +455,7 @@ class ScrubjayStore(BaseStore):
 
     def _latest(self, op: SearchOp) -> Iterator[StoredItem]:
         """The items below a namespace that fit a filter, the latest first."""
-        where = {"value": plain(op.filter)} if op.filter else None
+        where = {"value": _representable(plain(op.filter))} if op.filter else None
         for start in range(0, op.limit, MAX_RECALL):
             count = min(op.limit - start, MAX_RECALL)
             page = self._memory.find(_below(op), where=where, limit=count, offset=op.offset + start)
@@ -517,6 +520,19 @@ def _check_filter(wanted: Mapping[str, Any] | None) -> None:
             raise ValueError(f"Invalid filter key {name!r}: use letters, digits, _ . and -")
         if isinstance(expected, Mapping) and not has_operators(expected):
             _check_filter(expected)
+
+
+def _representable(condition: Any) -> Any:
+    """A filter as JSON: a number stands for infinity that is greater than every float, and a text, which has no order
+    among numbers and equals none, for NaN.
+    """
+    if isinstance(condition, dict):
+        return {name: _representable(part) for name, part in condition.items()}
+    if not isinstance(condition, float) or math.isfinite(condition):
+        return condition
+    if math.isnan(condition):
+        return "NaN"
+    return HUGE if condition > 0 else -HUGE
 
 
 def _meets(path: tuple[str, ...], condition: MatchCondition) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
-from scrubjay.errors import ScrubjayError, Unavailable
+from scrubjay.errors import ScrubjayError, Unavailable, pluralize
 from scrubjay.exact_json import decode_body
 from scrubjay.store.encryption import item_associated_data
 from scrubjay.store.note_rows import Row
 from scrubjay.store.operation import SNAPSHOT, Context, SlowQuery, Statements, operation
+from scrubjay.store.word_index import numbers_in
 
 CHUNK = 500
 """Rows that are in memory at once."""
@@ -18,7 +20,6 @@ _CHECKS = {
     "check_note_count": "the namespace {0!r} counts {1} notes, but holds {2}",
     "check_key_usage": "the api key {0} counts {1} bytes in {2} namespaces, but has {3} bytes in {4}",
     "check_note_namespaces": "the note {1} belongs to the namespace {0!r}, which is not counted anywhere",
-    "check_words": "{2} words in {0!r} belong to the note {1}, which does not exist",
     "check_vectors": "a vector in {0!r} belongs to the note {1}, which does not exist",
     "check_note_blobs": "the text of the note {1} in {0!r} is lost",
     "check_vector_blobs": "the vector of the note {1} in {0!r} is lost; `scrubjay reindex` computes it again",
@@ -42,8 +43,23 @@ def find_problems(context: Context) -> Statements[list[str]]:
     for query, sentence in _CHECKS.items():
         rows = yield SlowQuery(query, ())
         problems += [sentence.format(*row) for row in rows]
+    problems += yield from _check_words()
     problems += yield from _check_values(context)
     return problems + (yield from _check_notes(context))
+
+
+def _check_words() -> Statements[list[str]]:
+    """Look for words of notes that do not exist."""
+    known = {number for (number,) in (yield SlowQuery("list_note_numbers", ()))}
+    lost: Counter[int] = Counter()
+    last: tuple[object, ...] = (-1, 0, 0)
+    while rows := (yield SlowQuery("page_words", (*last, CHUNK))):
+        last = rows[-1][:3]
+        lost.update(number for number in numbers_in([row[2:] for row in rows]) if number not in known)
+    return [
+        f"{pluralize(count, 'word')} of the index belong to the note number {number}, which does not exist"
+        for number, count in sorted(lost.items())
+    ]
 
 
 def _check_values(context: Context) -> Statements[list[str]]:

@@ -9,7 +9,7 @@ import json
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -29,8 +29,9 @@ from scrubjay.recall.terms import (
 from scrubjay.recall.times import labels_of_note
 from scrubjay.store import erasable
 from scrubjay.store.encryption import Cipher, note_associated_data
-from scrubjay.store.operation import ExecuteMany, Statements
+from scrubjay.store.operation import Statements
 from scrubjay.store.usage import NamespaceUsage
+from scrubjay.store.word_index import remove_terms
 
 MAX_SPEAKER_CHARS = 200
 """Characters at the start of a text in which "Name:" is looked for."""
@@ -43,10 +44,11 @@ _DAMAGED = "a note is damaged; run `scrubjay doctor`, restore a backup"
 
 SOURCE = "notes n JOIN erasable_blobs b ON b.id = n.blob_id"
 COLUMNS = (
-    "n.id, b.data, n.pinned, n.times, n.created_at, n.updated_at, n.expires_at, n.bytes, n.blob_id, n.superseded_by"
+    "n.id, b.data, n.pinned, n.times, n.created_at, n.updated_at, n.expires_at, n.bytes, n.blob_id, n.superseded_by,"
+    " n.number"
 )
 """The columns that `Row.read` takes."""
-ERASE_COLUMNS = "n.id, n.bytes, n.blob_id, b.data FROM notes n LEFT JOIN erasable_blobs b ON b.id = n.blob_id"
+ERASE_COLUMNS = f"{COLUMNS} FROM notes n LEFT JOIN erasable_blobs b ON b.id = n.blob_id"
 """What `erase_note` takes, for intact and damaged notes."""
 INSERT_COLUMNS = (
     *("blob_id", "digest", "type", "session", "speaker", "tags", "asks", "is_change"),
@@ -58,8 +60,6 @@ _DELETE_NOTE = "DELETE FROM notes WHERE namespace = ? AND id = ?"
 _DELETE_VECTOR = "DELETE FROM note_vectors WHERE namespace = ? AND note = ? RETURNING blob_id"
 COUNT_REMOVED_VECTORS = "UPDATE namespaces SET vectors_removed = vectors_removed + 1 WHERE namespace = ?"
 """Tells caches of vectors that not all of theirs are stored any more."""
-_DELETE_TERM = "DELETE FROM note_words WHERE namespace = ? AND word = ? AND note = ?"
-_DELETE_ALL_TERMS = "DELETE FROM note_words WHERE namespace = ? AND note = ?"
 
 Blob = bytes
 """In Row the name bytes is a field."""
@@ -82,8 +82,10 @@ class Row(NamedTuple):
     bytes: int = 0
     blob_id: int = 0
     superseded_by: int | None = None
-    terms: tuple[int, ...] = ()
-    """Its terms in the index, to erase them by: another version of this program may derive others from its text."""
+    number: int = 0
+    """What the index calls it; it grows with each note of the store."""
+    term_count: int = 0
+    """How many terms it has in the index: another version of this program may derive others from its text."""
     own_id: str | None = None
     """The id that the caller gave it."""
 
@@ -91,22 +93,21 @@ class Row(NamedTuple):
     def read(cls, cipher: Cipher, namespace: str, columns: Sequence[Any]) -> Row:
         """From COLUMNS."""
         id_, blob, *rest = columns
-        encrypted, terms = _unpack(blob)
+        encrypted, term_count = _unpack(blob)
         body = cipher.decrypt_bytes(encrypted, note_associated_data(namespace, id_))
         try:
             content, type_, tags, session, metadata, *own_ids = decode(body.decode())
         except (ValueError, TypeError) as error:
             raise Unavailable(_DAMAGED) from error
-        row = cls(id_, content, type_, tags, session, metadata, *rest, terms)  # type: ignore[call-arg]
+        row = cls(id_, content, type_, tags, session, metadata, *rest, term_count)  # type: ignore[call-arg]
         return row._replace(own_id=own_ids[0]) if own_ids else row
 
     def pack(self, cipher: Cipher, namespace: str) -> Blob:
-        """The data of its blob: its texts, encrypted if the store is, and its terms."""
+        """The data of its blob: its texts, encrypted if the store is, and how many terms it has."""
         own_ids = [] if self.own_id is None else [self.own_id]
         body = to_text([self.content, self.type, self.tags, self.session, self.metadata, *own_ids]).encode()
-        terms = struct.pack(f">{len(self.terms)}q", *self.terms)
         encrypted = cipher.encrypt_bytes(body, note_associated_data(namespace, self.id))
-        return encrypted + terms + _COUNT.pack(len(self.terms))
+        return encrypted + _COUNT.pack(self.term_count)
 
     def column_values(self, cipher: Cipher) -> tuple[Any, ...]:
         """The values of INSERT_COLUMNS."""
@@ -209,12 +210,13 @@ def hash_words(cipher: Cipher, text: str) -> list[int]:
 
 def erase_note(usage: NamespaceUsage, columns: Sequence[Any], verb: str | None = None) -> Statements[None]:
     """Erase the note of which ERASE_COLUMNS were read, its terms and its vector; the caller saves the usage."""
-    id_, size, blob_id, blob = columns
+    id_, _, *_, size, blob_id, _, number = columns
     at = (usage.namespace, id_)
     try:
-        yield from remove_terms(*at, _unpack(blob)[1])
+        row = Row.read(usage.cipher, usage.namespace, columns)
+        yield from remove_terms(usage.namespace, number, row.hashed_terms(usage.cipher), row.term_count)
     except Unavailable:
-        yield _DELETE_ALL_TERMS, at
+        yield from remove_terms(usage.namespace, number, (), 1)
     yield from erase_vector(*at)
     yield _DELETE_NOTE, at
     yield from erasable.erase([blob_id])
@@ -230,16 +232,10 @@ def erase_vector(namespace: str, note: int) -> Statements[None]:
         yield from erasable.erase([blob_id for (blob_id,) in vectors])
 
 
-def remove_terms(namespace: str, note: int, terms: Iterable[int]) -> Statements[None]:
-    yield ExecuteMany(_DELETE_TERM, [(namespace, term, note) for term in terms])
-
-
-def _unpack(blob: bytes | None) -> tuple[bytes, tuple[int, ...]]:
-    """The encrypted texts, and the terms."""
+def _unpack(blob: bytes | None) -> tuple[bytes, int]:
+    """The encrypted texts, and how many terms the note has in the index."""
     data = erasable.data_of(blob or b"")
     try:
-        (count,) = _COUNT.unpack(data[-_COUNT.size :])
-        terms = data[-_COUNT.size - 8 * count : -_COUNT.size]
-        return data[: -_COUNT.size - len(terms)], struct.unpack(f">{count}q", terms)
+        return data[: -_COUNT.size], _COUNT.unpack(data[-_COUNT.size :])[0]
     except struct.error as error:
         raise Unavailable(_DAMAGED) from error

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scrubjay.errors import Conflict, NotFound, repr_short
 from scrubjay.exact_json import decode, encode
 from scrubjay.models import Note, to_time
-from scrubjay.recall.query import (
-    LENGTH_PENALTY,
-    MAX_QUERY_CHARS,
-    SATURATION,
-    Passage,
-    QueryTerms,
-    analyze,
-    split_passages,
-    weigh,
-)
+from scrubjay.recall.query import MAX_QUERY_CHARS, analyze, split_passages
 from scrubjay.recall.ranking import (
     MAX_NEAREST,
     MIN_COSINE,
     NEIGHBOURS,
     Candidate,
     Evidence,
-    Occurrences,
     SessionNeighbours,
     explain,
     fuse,
@@ -38,6 +27,7 @@ from scrubjay.recall.ranking import (
     rank_by_confidence,
 )
 from scrubjay.store import erasable
+from scrubjay.store.candidates import Candidates, Filters, weigh_terms
 from scrubjay.store.encryption import Cipher
 from scrubjay.store.expiry import charge, is_expired
 from scrubjay.store.items import clear_into, clear_prefix
@@ -54,7 +44,6 @@ from scrubjay.store.note_rows import (
     hash_label,
     hash_words,
     own_id_digest,
-    remove_terms,
 )
 from scrubjay.store.operation import (
     ERASE,
@@ -62,7 +51,6 @@ from scrubjay.store.operation import (
     SNAPSHOT,
     WRITE,
     Context,
-    ExecuteMany,
     Operation,
     Replay,
     Rows,
@@ -71,36 +59,23 @@ from scrubjay.store.operation import (
     operation,
 )
 from scrubjay.store.usage import NamespaceUsage, open_namespace
+from scrubjay.store.word_index import CLEAR_WORDS, add_terms, remove_terms, space_of
 from scrubjay.validation import MAX_NOTES_PAGE, NewNote, RecallQuery
 
 SLOW_CHARS = 300
 """Characters of content and metadata from which indexing takes longer than a server's event loop may wait."""
-MAX_COUNTED, MIN_COUNTED = 5_000, 1_000
-"""Notes that are counted for each term of a query, if its terms are few, and if they are many; a more frequent term
-says little anyway."""
-MAX_COUNTED_ROWS = 160_000
-"""Rows of the index that are counted for one query, from which on MAX_COUNTED is lowered: 10 ms."""
-MIN_POSTINGS, MAX_POSTINGS = 1_000, 3_000
-"""Rows of the index that one passage of a query reads, in a small and in a large namespace, heavy terms first."""
-FULL_PASSAGES = 4
-"""Passages of a query that may read so many rows each; more of them share the same number."""
-MIN_CANDIDATES, ENOUGH_CANDIDATES = 20, 40
-"""Notes that are ranked, with their neighbours, if few are wanted, and if more are."""
-MAX_FILTERED_TERMS = 32
-"""Terms that are searched for where a filter leaves too many notes to look at each: one SQL arm each."""
 MAX_PAUSE_SECONDS = 600
 """Seconds up to which notes of no session that follow each other are neighbours."""
 IDS_PER_SECOND = 1_000_000
 """Ids of notes are microseconds, the last three digits of which are random."""
-SCAN_FACTOR = 4
-"""Rows of the index that SQLite scans in the time in which it looks up one."""
 
 _FIND = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.digest = ?"  # noqa: S608
 _READ = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"  # noqa: S608
+_READ_NUMBERS = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.number IN (SELECT value FROM json_each(?))"  # noqa: S608
 _EXISTS = "SELECT 1 FROM notes WHERE namespace = ?1 AND (id = ?2 OR digest = ?3)"
 _READ_FOR_ERASURE = f"SELECT n.expires_at, {ERASE_COLUMNS} WHERE n.namespace = ? AND n.id = ?"
 _INSERT = f"""INSERT INTO notes (namespace, id, {", ".join(INSERT_COLUMNS)})
-VALUES ({", ".join("?" * (len(INSERT_COLUMNS) + 2))})"""  # noqa: S608
+VALUES ({", ".join("?" * (len(INSERT_COLUMNS) + 2))}) RETURNING number"""  # noqa: S608
 _UPDATE = f"UPDATE notes SET {' = ?, '.join(INSERT_COLUMNS)} = ? WHERE namespace = ? AND id = ?"  # noqa: S608
 _SUPERSEDE = """UPDATE notes SET superseded_by = ?
 WHERE namespace = ? AND id = ? AND id <> ? AND superseded_by IS NULL RETURNING id"""
@@ -111,43 +86,20 @@ _SESSIONS = """SELECT min(n.id), count(*), min(n.created_at), max(n.updated_at) 
 WHERE n.namespace = ? AND n.session IS NOT NULL AND {where} GROUP BY n.session"""
 SUM_NOTES = """SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)
 FROM notes WHERE namespace = ?"""
-_ADD_TERM = "INSERT INTO note_words (namespace, word, note, count, length) VALUES (?, ?, ?, ?, ?)"
-COUNT_TERMS = """SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?1), 0)
-UNION ALL SELECT value, (SELECT count(*) FROM
-(SELECT 1 FROM note_words WHERE namespace = ?1 AND word = value LIMIT ?2)) FROM json_each(?3)"""
-_SATURATED = f"count / (count + {SATURATION} + {LENGTH_PENALTY} * length)"
-SEARCHED_TERMS = """terms AS MATERIALIZED (SELECT json_extract(value, '$[0]') AS passage,
-json_extract(value, '$[1]') AS term, json_extract(value, '$[2]') AS weight FROM json_each(?))"""
-_POSTINGS = f"""SELECT note, passage, weight * {_SATURATED} AS part
-FROM terms CROSS JOIN note_words w WHERE w.namespace = ? AND w.word = terms.term"""  # noqa: S608
-_NEWEST_POSTINGS = f"""SELECT * FROM (SELECT note, ? AS passage, ? * {_SATURATED} AS part
-FROM note_words w WHERE namespace = ? AND word = ? {{where}} ORDER BY note DESC LIMIT ?)"""  # noqa: S608
-_BEST_OF_ONE = "SELECT note, sum(part) AS fit FROM ({postings}) GROUP BY note ORDER BY fit DESC, note DESC LIMIT ?"
-_BEST_OF_MANY = """SELECT note, max(fit) AS fit FROM (SELECT note, sum(part) AS fit FROM ({postings})
-GROUP BY note, passage) GROUP BY note ORDER BY fit DESC, note DESC LIMIT ?"""
-_ALLOWED = "SELECT n.id FROM notes n WHERE n.namespace = ? AND {where}"
-_ALLOWED_OF = f"{_ALLOWED} AND n.id IN (SELECT value FROM json_each(?))"  # noqa: S608
-_CANDIDATES = """WITH {terms} SELECT note FROM ({best})
-WHERE EXISTS (SELECT 1 FROM notes n WHERE n.namespace = ? AND n.id = note AND {where}) LIMIT ?"""
-_CANDIDATES_OF_FEW = """WITH {terms}, allowed AS MATERIALIZED ({allowed}) SELECT note FROM ({best})"""
-_CANDIDATES_OF_MANY = "SELECT note FROM ({best})"
+_NEAREST = """SELECT n.id, n.number FROM notes n WHERE n.namespace = ? AND {where}
+AND n.id IN (SELECT value FROM json_each(?))"""
 # Ids grow with time: the notes of no session that are near in time are those with ids near by.
-_NEIGHBOUR_IDS = f"""(SELECT json_group_array(id) FROM (SELECT o.id FROM notes o
+_NUMBERS_NEAR = f"""(SELECT json_group_array(number) FROM (SELECT o.number FROM notes o
 WHERE o.namespace = n.namespace AND o.session IS n.session AND o.id {{}} LIMIT {NEIGHBOURS}))"""  # noqa: S608
 _FAR = f"iif(n.session IS NULL, {MAX_PAUSE_SECONDS * IDS_PER_SECOND}, n.id)"
-FIND_NEIGHBOURS = f"""SELECT {_NEIGHBOUR_IDS.format(f"< n.id AND o.id > n.id - {_FAR} ORDER BY o.id DESC")}, n.id,
-{_NEIGHBOUR_IDS.format(f"> n.id AND o.id < n.id + {_FAR} ORDER BY o.id")}
-FROM notes n WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
-# To scan all rows of a rare term is faster than to look up each note among them: the + keeps SQLite from doing so.
-FIND_OCCURRENCES = """SELECT note, word, count, length FROM note_words WHERE namespace = ?1
-AND word IN (SELECT value FROM json_each(?2)) AND +note IN (SELECT value FROM json_each(?4))
-UNION ALL SELECT note, word, count, length FROM note_words WHERE namespace = ?1
-AND word IN (SELECT value FROM json_each(?3)) AND note IN (SELECT value FROM json_each(?4))"""
-_RANKED_COLUMNS = """SELECT n.id, n.speaker, n.updated_at, n.times, n.asks, n.is_change,
+FIND_NEIGHBOURS = f"""SELECT {_NUMBERS_NEAR.format(f"< n.id AND o.id > n.id - {_FAR} ORDER BY o.id DESC")}, n.number,
+{_NUMBERS_NEAR.format(f"> n.id AND o.id < n.id + {_FAR} ORDER BY o.id")}
+FROM notes n WHERE n.number IN (SELECT value FROM json_each(?))"""  # noqa: S608
+_RANKED_COLUMNS = """SELECT n.id, n.number, n.speaker, n.updated_at, n.times, n.asks, n.is_change,
 n.session IS NOT NULL FROM notes n
-WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?)) AND {where}"""
+WHERE n.number IN (SELECT value FROM json_each(?)) AND {where}"""
 
-_BLOB_FIELDS = ("content", "type", "tags", "session", "metadata", "terms")
+_BLOB_FIELDS = ("content", "type", "tags", "session", "metadata", "term_count")
 """The fields of a row that are in its blob and may change."""
 _NO_NEAREST: Mapping[int, float] = {}
 
@@ -312,18 +264,21 @@ def recall(
     """
     filters = _only_current(_filters(context, query.type, query.tags, query.session, query.at), query.at)
     now = query.at or to_time(context.now)
-    terms = yield from _weigh(context.cipher, namespace, [analyze(text, now) for text in split_passages(query.query)])
-    best = (yield from _candidates(namespace, query, terms, filters)) if terms.roles or terms.times else []
+    terms = yield from weigh_terms(
+        context.cipher, namespace, [analyze(text, now) for text in split_passages(query.query)]
+    )
+    search = Candidates(namespace, query, terms, filters)
+    best = yield from search.find()
     best += (yield from _nearest_allowed(namespace, query, nearest, filters)) if nearest else []
-    rows = yield SlowQuery(FIND_NEIGHBOURS, (namespace, json.dumps(best)))
+    rows = yield SlowQuery(FIND_NEIGHBOURS, (json.dumps(best),))
     neighbours = SessionNeighbours([(*reversed(decode(before)), note, *decode(after)) for before, note, after in rows])
-    occurrences = yield from _occurrences(namespace, terms, neighbours.notes)
-    candidates = yield from _read_candidates(namespace, neighbours, filters)
+    occurrences = yield from search.occurrences(neighbours.notes)
+    candidates, ids = yield from _read_candidates(neighbours, filters)
     speakers = frozenset(hash_words(context.cipher, query.query[-MAX_QUERY_CHARS:]))
     evidence = Evidence(terms, occurrences, speakers, {each.id for each in candidates if each.is_question})
     ranked = rank(candidates, evidence)
     lexical = dict(ranked)
-    cosines = pass_to_answers(nearest, candidates) if nearest else nearest
+    cosines = pass_to_answers({ids[id_]: cosine for id_, cosine in nearest.items() if id_ in ids}, candidates)
     if cosines:
         ranked = fuse(ranked, cosines, candidates, evidence)
     fused = dict(ranked)
@@ -331,37 +286,40 @@ def recall(
     if query.ranking == "confidence":
         ranked = rank_by_confidence(ranked, candidates, context.now)
     scores = dict(ranked[: query.limit])
-    rows = yield SlowQuery(_READ, (namespace, json.dumps(list(scores))))
+    rows = yield SlowQuery(_READ_NUMBERS, (json.dumps(list(scores)),))
     found = [Row.read(context.cipher, namespace, row) for row in rows]
-    notes = {row.id: row.to_note(round(scores[row.id], 6)) for row in found}
+    notes = {row.number: row.to_note(round(scores[row.number], 6)) for row in found}
     if query.explain:
         confident_at = context.now if query.ranking == "confidence" else None
         for each in candidates:
             if each.id in notes:
                 explanation = explain(each, evidence, lexical.get(each.id, 0.0), cosines, fused[each.id], confident_at)
                 notes[each.id] = notes[each.id]._replace(explanation=explanation)
-    return [notes[id_] for id_ in scores if id_ in notes]
+    return [notes[number] for number in scores if number in notes]
 
 
 def _nearest_allowed(
     namespace: str, query: RecallQuery, nearest: Mapping[int, float], filters: Filters
 ) -> Statements[list[int]]:
-    """The nearest of the notes that pass the filters."""
+    """The numbers of the nearest of the notes that pass the filters."""
     close = [note for note, cosine in nearest.items() if cosine >= MIN_COSINE]
     asked = json.dumps(close[: 2 * MAX_NEAREST] if query.is_open else close)
-    rows = yield SlowQuery(_ALLOWED_OF.format(where=filters.where), (namespace, *filters.params, asked))
-    return sorted((note for (note,) in rows), key=lambda note: -nearest[note])[:MAX_NEAREST]
+    rows = yield SlowQuery(_NEAREST.format(where=filters.where), (namespace, *filters.params, asked))
+    return [number for _, number in sorted(rows, key=lambda row: -nearest[row[0]])[:MAX_NEAREST]]
 
 
-def _read_candidates(namespace: str, neighbours: SessionNeighbours, filters: Filters) -> Statements[list[Candidate]]:
+def _read_candidates(
+    neighbours: SessionNeighbours, filters: Filters
+) -> Statements[tuple[list[Candidate], dict[int, int]]]:
+    """Those of the notes that pass the filters, by number, and the number for each id."""
     rows = yield SlowQuery(
-        _RANKED_COLUMNS.format(where=filters.where),
-        (namespace, json.dumps(sorted(neighbours.notes)), *filters.params),
+        _RANKED_COLUMNS.format(where=filters.where), (json.dumps(sorted(neighbours.notes)), *filters.params)
     )
-    return [
+    candidates = [
         Candidate(note, neighbours.previous(note), neighbours.next(note), _speaker_terms(speaker), *rest)
-        for note, speaker, *rest in rows
+        for _, note, speaker, *rest in rows
     ]
+    return candidates, {id_: number for id_, number, *_ in rows}
 
 
 @lru_cache(1024)
@@ -404,11 +362,12 @@ def insert_note(context: Context, usage: NamespaceUsage, row: Row) -> Statements
 
 def _insert_row(context: Context, usage: NamespaceUsage, row: Row) -> Statements[None]:
     counts = row.hashed_terms(context.cipher)
-    row = row._replace(terms=tuple(sorted(counts)))
+    row = row._replace(term_count=len(counts))
     data = row.pack(context.cipher, usage.namespace)
     blob_id = yield from (erasable.replace(row.blob_id, data) if row.blob_id else erasable.store(data))
-    yield _INSERT, (usage.namespace, row.id, *row._replace(blob_id=blob_id).column_values(context.cipher))
-    yield from add_terms(usage.namespace, row.id, counts)
+    values = row._replace(blob_id=blob_id).column_values(context.cipher)
+    ((number,),) = yield _INSERT, (usage.namespace, row.id, *values)
+    yield from add_terms(usage.namespace, number, counts, is_last=True)
 
 
 def _refresh(context: Context, usage: NamespaceUsage, note: NewNote, found: Row) -> Statements[Row]:
@@ -455,23 +414,18 @@ def _replace(context: Context, usage: NamespaceUsage, note: NewNote, found: Row)
 
 
 def change_note(
-    cipher: Cipher, namespace: str, found: Row, row: Row, *, is_reencrypted: bool = False
+    cipher: Cipher, namespace: str, found: Row, row: Row, *, before: Cipher | None = None
 ) -> Statements[Row]:
-    """Replace the row `found` by `row`: the same note with other texts, or encrypted under another key."""
+    """Replace the row `found` by `row`: the same note with other texts, or encrypted `before` under another key."""
     counts = row.hashed_terms(cipher)
-    row = row._replace(terms=tuple(sorted(counts)))
+    row = row._replace(term_count=len(counts))
     is_same = all(getattr(row, name) == getattr(found, name) for name in _BLOB_FIELDS)
-    if is_reencrypted or not is_same:
+    if before or not is_same:
         row = row._replace(blob_id=(yield from erasable.replace(row.blob_id, row.pack(cipher, namespace))))
-        yield from remove_terms(namespace, row.id, found.terms)
-        yield from add_terms(namespace, row.id, counts)
+        yield from remove_terms(namespace, row.number, found.hashed_terms(before or cipher), found.term_count)
+        yield from add_terms(namespace, row.number, counts, is_last=False)
     yield _UPDATE, (*row.column_values(cipher), namespace, row.id)
     return row
-
-
-def add_terms(namespace: str, note: int, counts: Mapping[int, int]) -> Statements[None]:
-    length = sum(count for term, count in counts.items() if term > 0)
-    yield ExecuteMany(_ADD_TERM, [(namespace, term, note, count, length) for term, count in counts.items()])
 
 
 def clear_notes_into(usage: NamespaceUsage, now: int) -> Statements[int]:
@@ -480,111 +434,13 @@ def clear_notes_into(usage: NamespaceUsage, now: int) -> Statements[int]:
     ((count, size, live),) = yield SUM_NOTES, (now, *at)
     for table in ("note_vectors", "notes"):
         yield from erasable.erase_all(table, usage.namespace)
-    for table in ("note_words", "note_vectors", "notes"):
+    yield CLEAR_WORDS, (space_of(usage.namespace),)
+    for table in ("note_vectors", "notes"):
         yield f"DELETE FROM {table} WHERE namespace = ?", at  # noqa: S608
     yield COUNT_REMOVED_VECTORS, at
     if count:
         usage.release(notes=count, size=size)
     return int(live)
-
-
-def _weigh(cipher: Cipher, namespace: str, passages: Sequence[Passage]) -> Statements[QueryTerms]:
-    """The terms of a query as the index stores them, weighed by how many notes have each."""
-    plain = dict.fromkeys(
-        term for passage in passages for term in (*passage.words, *passage.synonym_of, *passage.times)
-    )
-    hashed = cipher.keyed_hash(plain)
-    stored = [
-        passage._replace(
-            words={hashed[term]: word for term, word in passage.words.items()},
-            synonym_of={hashed[other]: hashed[term] for other, term in passage.synonym_of.items()},
-            names=frozenset(hashed[term] for term in passage.names if term in hashed),
-            times=[hashed[term] for term in passage.times],
-        )
-        for passage in passages
-    ]
-    limit = min(max(MAX_COUNTED_ROWS // max(len(hashed), 1), MIN_COUNTED), MAX_COUNTED)
-    (_, notes), *counts = yield SlowQuery(COUNT_TERMS, (namespace, limit, json.dumps(list(hashed.values()))))
-    total = min(notes, 10 * limit)  # no term is counted beyond the limit, so that a larger total would overrate all
-    return weigh(stored, dict(counts), total)
-
-
-def _candidates(namespace: str, query: RecallQuery, terms: QueryTerms, filters: Filters) -> Statements[list[int]]:
-    """The notes that fit best by their own terms."""
-    wanted = max(MIN_CANDIDATES, min(4 * query.limit, ENOUGH_CANDIDATES), 2 * query.limit)
-    full, partial = _share_out(terms)
-    arms = " UNION ALL ".join([_POSTINGS, *[_NEWEST_POSTINGS.format(where="")] * len(partial)])
-    best = (_BEST_OF_ONE if len(terms.scales) == 1 else _BEST_OF_MANY).format(postings=arms)
-    sql = _CANDIDATES.format(terms=SEARCHED_TERMS, best=best, where=filters.where)
-    params: list[Any] = [json.dumps(full), namespace]
-    for passage, term, weight, rows in partial:
-        params += (passage, weight, namespace, term, rows)
-    count = sum(terms.counts[term] for _, term, _ in full) + sum(rows for *_, rows in partial)
-    for most in (2 * wanted, -1) if query.is_open else ():  # to find a few is cheaper than to order all
-        found = yield SlowQuery(sql, (*params, most, namespace, *filters.params, wanted))
-        if len(found) == wanted or count < MIN_POSTINGS:
-            return [note for (note,) in found]
-    return (yield from _candidates_among(namespace, wanted, terms, filters))
-
-
-def _share_out(terms: QueryTerms) -> tuple[list[tuple[int, int, float]], list[tuple[int, int, float, int]]]:
-    """Which terms to read all rows of, and which to read some: passage, term, scaled weight, and the number of rows."""
-    budget = min(max(MIN_POSTINGS, terms.total // 10), MAX_POSTINGS)
-    left = [min(budget, FULL_PASSAGES * budget // len(terms.scales))] * len(terms.scales)
-    full, partial = [], []
-    for term, roles in terms.searched():
-        for passage, scaled in roles:
-            if terms.counts[term] <= left[passage]:
-                full.append((passage, term, scaled))
-            elif left[passage]:
-                partial.append((passage, term, scaled, left[passage]))
-            left[passage] = max(left[passage] - terms.counts[term], 0)
-    return full, partial
-
-
-def _candidates_among(namespace: str, wanted: int, terms: QueryTerms, filters: Filters) -> Statements[list[int]]:
-    """The same where filters leave few notes: the others must not use up the rows that may be read."""
-    allowed = _ALLOWED.format(where=filters.where)
-    at = (namespace, *filters.params)
-    some = yield SlowQuery(f"{allowed} LIMIT ?", (*at, MAX_POSTINGS + 1))
-    if not some:
-        return []
-    scaled = [(passage, term, weight) for term, roles in terms.searched() for passage, weight in roles]
-    if len(some) <= MAX_POSTINGS:
-        best = _BEST_OF_MANY.format(postings=f"{_POSTINGS} AND w.note IN allowed")
-        sql = _CANDIDATES_OF_FEW.format(terms=SEARCHED_TERMS, allowed=allowed, best=best)
-        rows = yield SlowQuery(sql, (json.dumps(scaled), *at, namespace, wanted))
-    else:
-        arm = _NEWEST_POSTINGS.format(where=f"AND EXISTS ({allowed} AND n.id = w.note)")
-        heaviest = sorted(scaled, key=lambda each: -each[2])[:MAX_FILTERED_TERMS]
-        best = _BEST_OF_MANY.format(postings=" UNION ALL ".join([arm] * len(heaviest)))
-        params = [
-            part for passage, term, weight in heaviest for part in (passage, weight, namespace, term, *at, MAX_POSTINGS)
-        ]
-        rows = yield SlowQuery(_CANDIDATES_OF_MANY.format(best=best), (*params, wanted))
-    return [note for (note,) in rows]
-
-
-def _occurrences(namespace: str, terms: QueryTerms, notes: Collection[int]) -> Statements[Occurrences]:
-    """Where the terms of a query occur in these notes."""
-    searched = (*terms.roles, *terms.times)
-    rare = [term for term in searched if terms.counts[term] < SCAN_FACTOR * len(notes)]
-    common = [term for term in searched if terms.counts[term] >= SCAN_FACTOR * len(notes)]
-    pool = json.dumps(sorted(notes))
-    rows = yield SlowQuery(FIND_OCCURRENCES, (namespace, json.dumps(rare), json.dumps(common), pool))
-    found: defaultdict[int, dict[int, float]] = defaultdict(dict)
-    lengths: dict[int, int] = {}
-    for note, term, count, length in rows:
-        found[note][term] = count
-        lengths[note] = length
-    return Occurrences(found, lengths)
-
-
-class Filters(NamedTuple):
-    """A condition on notes n, in SQL, and its parameters."""
-
-    where: str
-    params: tuple[int, ...]
 
 
 def _filters(

@@ -46,7 +46,7 @@ def _reencrypt_notes(before: Cipher, cipher: Cipher) -> Statements[None]:
     while rows := (yield "page_notes", (*last, CHUNK)):
         for namespace, *columns in rows:
             row = Row.read(before, namespace, columns)
-            yield from change_note(cipher, namespace, row, row, is_reencrypted=True)
+            yield from change_note(cipher, namespace, row, row, before=before)
         last = rows[-1][:2]
 
 

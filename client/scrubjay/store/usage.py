@@ -8,6 +8,7 @@ from typing import Any
 from scrubjay.errors import QuotaExceeded, pluralize
 from scrubjay.models import Usage, to_time
 from scrubjay.store.changes import Entry, append_changes
+from scrubjay.store.encryption import Cipher
 from scrubjay.store.key_usage import KeyUsage, counted_today, open_key, seconds_left
 from scrubjay.store.operation import DAY_MS, READ, WRITE, Context, Quota, Statements, operation
 
@@ -76,6 +77,10 @@ class NamespaceUsage:
     @property
     def now(self) -> int:
         return self._context.now
+
+    @property
+    def cipher(self) -> Cipher:
+        return self._context.cipher
 
     @property
     def is_empty(self) -> bool:

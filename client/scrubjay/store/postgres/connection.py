@@ -150,16 +150,6 @@ class Connections(ConnectionPool[Session]):
         self._timeline = 0  # the newest that was seen
         self._watchdog = Watchdog(lambda: list(self._opened), self._find_primary)
 
-    def take(self) -> Session:
-        session = super().take()
-        if session.owes_answer:
-            try:
-                session.run_blocking(session.settle())
-            except BaseException:
-                self.discard(session)
-                raise
-        return session
-
     def take_idle(self) -> Session | None:
         """The connection that was used last, which may owe an answer; None if all are in use."""
         try:

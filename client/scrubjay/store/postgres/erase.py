@@ -16,10 +16,11 @@ from scrubjay.store.changes import Entry, append_changes
 from scrubjay.store.operation import LOCAL, LONG_WRITE, Actor, Context, Statements, operation
 from scrubjay.store.postgres.store import PostgresStore
 from scrubjay.store.sqlite.erase import Erasure
+from scrubjay.store.word_index import CLEAR_WORDS, space_of
 
 TABLES = (
     *("changes", "idempotency_keys", "items", "list_items", "namespaces"),
-    *("note_vectors", "note_words", "notes", "refusals"),
+    *("note_vectors", "notes", "refusals"),
 )
 """The tables with a namespace, in the order in which they are counted."""
 LIMITS = (
@@ -47,7 +48,7 @@ def erase(store: PostgresStore, namespace: str, actor: Actor = LOCAL) -> Erasure
 def _vacuum(store: PostgresStore) -> None:
     connection = store.take()
     try:
-        for table in (*TABLES, "erasable_blobs"):
+        for table in (*TABLES, "note_words", "erasable_blobs"):
             connection.execute(f"VACUUM {table}".encode())
     finally:
         store.put_back(connection)
@@ -66,6 +67,9 @@ def delete_rows(context: Context, namespace: str) -> Statements[dict[str, int]]:
     for table in ("note_vectors", "notes"):
         yield "erase_note_blobs" if table == "notes" else "erase_vector_blobs", (namespace,)
     deleted: dict[str, int] = {}
+    rows = yield f"{CLEAR_WORDS} RETURNING 1", (space_of(namespace),)
+    if rows:
+        deleted["note_words"] = len(rows)
     for table in TABLES:
         rows = yield f"DELETE FROM {table} WHERE namespace = ? RETURNING 1", (namespace,)  # noqa: S608
         if rows:

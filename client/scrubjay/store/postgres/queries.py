@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from scrubjay.recall.ranking import NEIGHBOURS
-from scrubjay.store import notes, vectors
+from scrubjay.store import notes, vectors, word_index
 from scrubjay.store.encryption import OVERHEAD
 from scrubjay.store.sqlite.queries import QUERIES
 
@@ -36,7 +36,7 @@ _VALUE_SIZE = f"""CASE WHEN left({{0}}, 1) = '{ENCRYPTED}'
 THEN octet_length(decode(substr({{0}}, 2), 'base64')) - {OVERHEAD} ELSE octet_length({{0}}) END"""
 _LIST_SIZE = f"{_KEY_SIZE.format('i.key')} + 2 + coalesce(sum({_VALUE_SIZE.format('l.value')} + 1) - 1, 0)"
 _ITEM_SIZE = f"{_KEY_SIZE.format('key')} + {_VALUE_SIZE.format('value')}"
-_NEIGHBOURS = "SELECT o.id FROM notes o WHERE o.namespace = n.namespace AND o.session"
+_NEIGHBOURS = "SELECT o.number FROM notes o WHERE o.namespace = n.namespace AND o.session"
 _NEAR = notes.MAX_PAUSE_SECONDS * notes.IDS_PER_SECOND
 # One arm for each case, because an index finds equal values and NULL, but not either of them.
 _BEFORE = f"""array_to_json(CASE WHEN n.session IS NULL
@@ -111,27 +111,23 @@ _OWN = {
     "check_items": f"""SELECT namespace, key, bytes, {_ITEM_SIZE} FROM items
         WHERE value IS NOT NULL AND bytes <> {_ITEM_SIZE}""",
     # ------------------------------------------------------------ recall
-    notes.COUNT_TERMS: """SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?1), 0)
-        UNION ALL SELECT word, (SELECT count(*) FROM
-        (SELECT 1 FROM note_words w WHERE w.namespace = ?1 AND w.word = t.word LIMIT ?2) c)
-        FROM unnest(translate(?3, '[]', '{}')::bigint[]) t(word)""",
-    notes.FIND_NEIGHBOURS: f"SELECT {_BEFORE}, n.id, {_AFTER} FROM notes n WHERE n.namespace = ? AND n.id {_IDS}",
-    notes.FIND_OCCURRENCES: f"""SELECT note, word, count, length FROM note_words WHERE namespace = ?1
-        AND (word {_IDS.replace("?", "?2")} OR word {_IDS.replace("?", "?3")}) AND note {_IDS.replace("?", "?4")}""",
+    word_index.COUNT_TERMS: f"""SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?4), 0)
+        UNION ALL SELECT word, (SELECT coalesce(sum(size), 0)::bigint / {word_index.POSTING_BYTES} FROM
+        (SELECT length(postings) AS size FROM note_words w WHERE w.space = ?1 AND w.word = t.word
+        ORDER BY block DESC LIMIT ?2) c) FROM unnest(translate(?3, '[]', '{{}}')::bigint[]) t(word)""",
+    word_index.FIND_BLOCKS: """SELECT w.word, w.block, w.postings FROM (SELECT DISTINCT t.word, (SELECT max(x.block)
+        FROM note_words x WHERE x.space = ?1 AND x.word = t.word AND x.block <= p.number) AS block
+        FROM unnest(translate(?2, '[]', '{}')::bigint[]) t(word)
+        CROSS JOIN unnest(translate(?3, '[]', '{}')::bigint[]) p(number)) k
+        JOIN note_words w ON w.space = ?1 AND w.word = k.word AND w.block = k.block""",
+    notes.FIND_NEIGHBOURS: f"SELECT {_BEFORE}, n.number, {_AFTER} FROM notes n WHERE n.number {_IDS}",
 }  # fmt: skip
 """Queries whose text is not that of SQLite; without a text they find nothing."""
 
 _REWRITTEN: tuple[tuple[str, str], ...] = (
-    (re.escape(notes.SEARCHED_TERMS), """terms AS MATERIALIZED
-(SELECT (value->>0)::bigint AS passage, (value->>1)::bigint AS term,
-(value->>2)::float8 AS weight FROM json_array_elements(?::json))"""),
     (r"IN \(SELECT value FROM json_each\((\?\d*)\)\)", r"= ANY (translate(\1, '[]', '{}')::bigint[])"),
     (r"instr\(n\.tags, ',' \|\| \? \|\| ','\)", "strpos(n.tags, ',' || ?::bigint || ',') > 0"),
     (r"instr\(value, ", "strpos(value, "),
-    (r"\bcount / \(count \+", "count::float8 / (count +"),
-    (r"IN allowed\b", "IN (SELECT id FROM allowed)"),
-    # The order of a subquery ends with it here.
-    (r"(WHERE EXISTS \(SELECT 1 FROM notes n .*\)) LIMIT \?$", r"\1 ORDER BY fit DESC, note DESC LIMIT ?"),
     (r"LIMIT (\?\d*)", r"LIMIT nullif(\1, -1)"),
     (r"\?(\d*) IS NULL", r"?\1::text IS NULL"),
     (r"\+((?:n\.)?namespace) = ", r"\1 = "),

@@ -83,6 +83,7 @@ _FIRST = (
         data BYTEA NOT NULL
     )""",
     f"""CREATE TABLE notes (
+        number BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
         namespace {_TEXT} NOT NULL,
         id BIGINT NOT NULL,
         blob_id BIGINT NOT NULL,
@@ -105,14 +106,14 @@ _FIRST = (
     "CREATE UNIQUE INDEX notes_content ON notes (namespace, digest)",
     "CREATE INDEX notes_session ON notes (namespace, session, id)",
     "CREATE INDEX notes_expiry ON notes (expires_at) WHERE expires_at IS NOT NULL",
-    f"""CREATE TABLE note_words (
-        namespace {_TEXT} NOT NULL,
+    # A block is replaced whenever a note with its word is added.
+    """CREATE TABLE note_words (
+        space BIGINT NOT NULL,
         word BIGINT NOT NULL,
-        note BIGINT NOT NULL,
-        count BIGINT NOT NULL,
-        length BIGINT NOT NULL,
-        PRIMARY KEY (namespace, word, note) INCLUDE (count, length)
-    )""",
+        block BIGINT NOT NULL,
+        postings BYTEA NOT NULL,
+        PRIMARY KEY (space, word, block)
+    ) WITH (fillfactor = 70)""",
     f"""CREATE TABLE note_vectors (
         namespace {_TEXT} NOT NULL,
         note BIGINT NOT NULL,

@@ -53,7 +53,7 @@ class History(NamedTuple):
 
 
 class Session(psycopg.Connection[Any]):
-    """A connection; psycopg's own methods work on it while `owes_answer` is False."""
+    """A connection. psycopg's `execute` works on it at any time, its other methods while `owes_answer` is False."""
 
     history = History(0, "")
     """The history of the host when it was opened."""
@@ -110,6 +110,12 @@ class Session(psycopg.Connection[Any]):
         if failure is not None:
             raise failure
         return self._loaded(results)
+
+    def execute(self, *args: Any, **options: Any) -> psycopg.Cursor[Any]:
+        """Execute a statement as psycopg does, when no answer is owed any more."""
+        if self.owes_answer:
+            self.run_blocking(self.settle())
+        return super().execute(*args, **options)
 
     def settle(self) -> Waits[None]:
         """Read the answers that nobody has waited for; that one of them is an error does not matter."""

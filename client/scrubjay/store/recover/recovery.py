@@ -389,7 +389,9 @@ def _read_note(cipher: Cipher, row: dict[str, Any], blob: bytes) -> Row | None:
     return note if note.digest(cipher) == row["digest"] else None
 
 
-_NOTE_COLUMNS = ("pinned", "times", "created_at", "updated_at", "expires_at", "bytes", "blob_id", "superseded_by")
+_NOTE_COLUMNS = (
+    *("pinned", "times", "created_at", "updated_at", "expires_at", "bytes", "blob_id", "superseded_by", "number"),
+)
 """The columns that note_rows.Row.read expects after the id and the blob."""
 
 

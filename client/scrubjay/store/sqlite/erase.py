@@ -22,6 +22,7 @@ from scrubjay.store.operation import LOCAL, LONG_WRITE, Actor, Context, Statemen
 from scrubjay.store.sqlite.backup import remove_left_over
 from scrubjay.store.sqlite.file_identity import descriptor_of
 from scrubjay.store.sqlite.store import SqliteStore
+from scrubjay.store.word_index import CLEAR_WORDS, space_of
 
 MAX_SAMPLES = 300
 """Samples that are searched for: a copy of a hundredth of the data is found with a probability of 95 %, one of a
@@ -100,7 +101,8 @@ def delete_rows(context: Context, namespace: str) -> Statements[dict[str, int]]:
     digest = blake2b(namespace.encode(), digest_size=8).hexdigest()
     yield from append_changes(context, [Entry(context.verb, "", digest)])
     tables = yield _TABLES, ()
-    deleted: dict[str, int] = {}
+    words = yield f"{CLEAR_WORDS} RETURNING 1", (space_of(namespace),)
+    deleted = {"note_words": len(words)} if words else {}
     for _ in range(2):  # again, for rows that triggers have added to other tables
         for table, has_blobs in tables:
             if has_blobs:

@@ -18,10 +18,10 @@ _ITEM = "value, version, created_at, updated_at, expires_at, bytes"
 """The columns from which items.StoredItem is made, beside the key."""
 _ROWS_BETWEEN = "namespace = ? AND key = ? AND position >= ? AND position < ?"
 _NOTE = """n.id, b.data, n.pinned, n.times, n.created_at, n.updated_at, n.expires_at, n.bytes, n.blob_id,
-n.superseded_by"""
+n.superseded_by, n.number"""
 """The columns from which note_rows.Row.read makes a note."""
 _NOTES = "notes n JOIN erasable_blobs b ON b.id = n.blob_id"
-_ERASED_NOTE = "n.id, n.bytes, n.blob_id, b.data FROM notes n LEFT JOIN erasable_blobs b ON b.id = n.blob_id"
+_ERASED_NOTE = f"{_NOTE} FROM notes n LEFT JOIN erasable_blobs b ON b.id = n.blob_id"
 """The columns with which note_rows.erase_note erases a note, even a damaged one."""
 _API_KEY = "id, name, namespaces, read_only, admin, created_at"
 _KEY_LIMITS = "writes_per_day, max_bytes, max_namespaces"
@@ -296,9 +296,9 @@ QUERIES = {
         HAVING k.bytes <> coalesce(sum(n.bytes), 0) OR k.namespace_count <> count(n.namespace)""",
     "check_note_namespaces": """SELECT h.namespace, h.id FROM notes h
         LEFT JOIN namespaces n ON n.namespace = h.namespace WHERE n.namespace IS NULL""",
-    "check_words": """SELECT w.namespace, w.note, count(*) FROM note_words w
-        LEFT JOIN notes n ON n.namespace = w.namespace AND n.id = w.note
-        WHERE n.id IS NULL GROUP BY w.namespace, w.note""",
+    "page_words": """SELECT space, word, block, postings FROM note_words
+        WHERE (space, word, block) > (?, ?, ?) ORDER BY space, word, block LIMIT ?""",
+    "list_note_numbers": "SELECT number FROM notes",
     "check_vectors": """SELECT v.namespace, v.note FROM note_vectors v
         LEFT JOIN notes n ON n.namespace = v.namespace AND n.id = v.note WHERE n.id IS NULL""",
     "check_note_blobs": """SELECT n.namespace, n.id FROM notes n

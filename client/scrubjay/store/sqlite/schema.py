@@ -87,8 +87,10 @@ _FIRST = (
     BLOBS,
     FREE_BLOBS,
     # All text of a note is in its blob; here are the hashes by which it is found.
-    # speaker is a JSON list of hashes, tags are hashes between commas. digest is that of the content.
+    # speaker is a JSON list of hashes, tags are hashes between commas. digest is that of the content. number is what
+    # the index of words calls the note: small, so that the index is.
     """CREATE TABLE notes (
+        number INTEGER PRIMARY KEY,
         namespace TEXT NOT NULL,
         id INTEGER NOT NULL,
         blob_id INTEGER NOT NULL,
@@ -104,22 +106,22 @@ _FIRST = (
         bytes INTEGER NOT NULL,
         created_at INTEGER NOT NULL,
         updated_at INTEGER NOT NULL,
-        expires_at INTEGER,
-        PRIMARY KEY (namespace, id)
-    ) WITHOUT ROWID""",
+        expires_at INTEGER
+    )""",
+    "CREATE UNIQUE INDEX notes_id ON notes (namespace, id)",
     "CREATE UNIQUE INDEX notes_content ON notes (namespace, digest)",
     "CREATE INDEX notes_session ON notes (namespace, session, id)",
     "CREATE INDEX notes_expiry ON notes (expires_at) WHERE expires_at IS NOT NULL",
     # The index of words. Not FTS5: its deletes leave the text in older segments until they merge
     # (secure-delete came with SQLite 3.42), and one index over all namespaces would let each
     # pay for, and count the words of, all others.
+    # A row is a block of postings: see word_index.py. space is a hash of the namespace.
     """CREATE TABLE note_words (
-        namespace TEXT NOT NULL,
+        space INTEGER NOT NULL,
         word INTEGER NOT NULL,
-        note INTEGER NOT NULL,
-        count INTEGER NOT NULL,
-        length INTEGER NOT NULL,
-        PRIMARY KEY (namespace, word, note)
+        block INTEGER NOT NULL,
+        postings BLOB NOT NULL,
+        PRIMARY KEY (space, word, block)
     ) WITHOUT ROWID""",
     # The embedding of a note by a model, as float16, in a blob. mark grows with each vector of
     # a namespace, so that a cache of vectors knows which ones are new.
