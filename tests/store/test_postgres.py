@@ -500,6 +500,19 @@ def write_nothing(_context, namespace, reads):
         yield "find_item", (namespace, "k")
 
 
+def test_statements_stay_prepared_whatever_psycopg_executes(store):
+    """psycopg would deallocate all of them at a ROLLBACK, if it had prepared one of its own."""
+    for n in range(8):
+        session = store.take()
+        session.execute("SELECT 1")
+        store.put_back(session)
+        store.run(items.set_item("ns", f"k{n}", "1"))
+        session = store.take()
+        session.execute("BEGIN")
+        store.end(session)
+    assert store.run(items.list_keys("ns")) == [f"k{n}" for n in range(8)]
+
+
 @pytest.mark.parametrize("reads", [True, False])
 def test_an_error_of_a_statement_that_was_sent_with_others_is_its_own(store, reads):
     with pytest.raises(Unavailable, match=r"violates check constraint.*\(23514\)"):

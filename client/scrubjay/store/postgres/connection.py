@@ -173,8 +173,13 @@ class Connections(ConnectionPool[Session]):
         if self.is_closed:
             raise Unavailable(f"the store {self.name} is closed; open it again")
         # Without a lock: a host that does not answer must not hold up the threads that would try the next one.
+        # psycopg must prepare nothing of its own: it would then deallocate all of a session's statements at a ROLLBACK.
         connection = Session.connect(
-            self.address.conninfo, autocommit=True, context=_Context(), cursor_factory=psycopg.RawCursor
+            self.address.conninfo,
+            autocommit=True,
+            context=_Context(),
+            cursor_factory=psycopg.RawCursor,
+            prepare_threshold=None,
         )
         try:
             self._configure(connection)
