@@ -1,8 +1,8 @@
 """What a call costs as a namespace and a database grow, for `make bench ARGS=growth`.
 
 Keys and the log of changes are filled in by SQL, and notes by an import, because a million calls would take an hour;
-the calls that are timed are those of Memory. Notes are at most a tenth of the keys. Their words are few, so each is in a large
-part of all notes, which is the hardest case for recall.
+the calls that are timed are those of Memory. The notes have few different words, so each is in a large part of them,
+which is the hardest case for recall.
 """
 
 from __future__ import annotations
