@@ -72,6 +72,24 @@ def test_the_model_sees_what_another_process_has_added(script, where, is_async):
     assert [line["message"] for line in agent.history()] == [*model.last_texts(), "two"]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_message_that_is_answered_is_the_last_one_whatever_others_have_added_after_it(script, where, is_async):
+    with serving_model("one", "two") as model:
+        agent = PersistentAgent("assistant", llm_config=model.config, memory=Memory("bot", **where))
+        person = quiet(ConversableAgent, "user")
+        talk(person, agent, "first", is_async=is_async)
+        script(SAY, where, "before")
+        agent.receive("second", person, request_reply=False)
+        script(SAY, where, "after")
+        if is_async:
+            asyncio.run(agent.a_generate_reply(sender=person))
+        else:
+            agent.generate_reply(sender=person)
+    other = "I am the other one."
+    assert model.last_texts() == ["first", "one", "before", other, "after", other, "second"]
+    assert [line["message"] for line in agent.history()] == ["first", "one", "before", other, "second", "after", other]
+
+
 def test_nothing_is_read_while_no_other_process_writes(where, monkeypatch):
     agent, person = (
         says(quiet(PersistentAgent, "assistant", memory=Memory("bot", **where))),

@@ -296,14 +296,22 @@ class AgentPart(SessionPart):
         return record is not None and record.elsewhere is not Elsewhere.NOTHING
 
     def notice(self, agent: Any, peer: Any) -> None:
-        """Put what another process has done to the conversation with a peer into the list of messages."""
+        """Put what another process has done to the conversation with a peer into the list of messages.
+
+        The message that is to be answered stays the last one, even if others were stored after it.
+        """
         with self.session.restoring:
             record = self.record(peer)
             if record.elsewhere is Elsewhere.ERASED:
                 self._starts.pop(peer, None)
                 self._peers = None
                 self.state.reset()
-            record.notice(_conversations(agent)[peer])
+            view = _conversations(agent)[peer]
+            answered = view[-1] if view else None
+            record.notice(view)
+            at = next((i for i, message in enumerate(view) if message is answered), None)
+            if at is not None:
+                view.append(view.pop(at))
 
     def lacks_stored(self, peer: Any) -> bool:
         """Whether the stored messages for a peer could not be read so far."""
