@@ -137,6 +137,7 @@ def _flush(location: str, api_key: str | None, arguments: argparse.Namespace, re
     from scrubjay.outbox.executor import OutboxExecutor  # noqa: PLC0415 - only this command needs it
 
     try:
+        queued = _count_queued(location)
         executor = _open_outbox(location, api_key)
         assert isinstance(executor, OutboxExecutor)  # noqa: S101 - for the type checker
         with contextlib.closing(executor):
@@ -145,7 +146,8 @@ def _flush(location: str, api_key: str | None, arguments: argparse.Namespace, re
             if arguments.refused:
                 executor.retry_refused()
             executor.flush(None, arguments.timeout)
-            report(f"no writes are queued for {executor.location}", flushed=[executor.location])
+            sent = queued - _count_queued(location)
+            report(f"{pluralize(sent, 'write')} sent to {executor.location}", flushed=[executor.location])
     except ScrubjayError as error:  # other servers may still accept theirs
         fail(str(error))
         return False
@@ -160,6 +162,12 @@ def _open_outbox(location: str, api_key: str | None) -> object:
         return open_executor(memory_settings(url=location, api_key=api_key or ""), strict=False)
     settings = memory_settings(path=location)._replace(url=None)
     return open_executor(settings, strict=False, unattended=True)
+
+
+def _count_queued(location: str) -> int:
+    """How many writes for a server or a file are queued, with whichever api key."""
+    with open_queue() as file:
+        return sum(each.writes for each in file.summaries(location=_target(location, None).location))
 
 
 def _report_other_keys(targets: Sequence[tuple[str, str | None]], url: str | None) -> int:
