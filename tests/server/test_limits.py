@@ -341,6 +341,7 @@ def test_a_check_that_runs_late_does_not_count_against_the_client():
     protocol = object.__new__(LimitedProtocol)
     protocol.loop = SimpleNamespace(time=lambda: now, call_later=lambda *_: None)
     protocol._awaited, protocol._due, protocol._progress, protocol._check_at = None, 0.0, 0, 0.0
+    protocol._is_idle = False
     protocol._awaited_from_client = lambda: (body, 0)
     protocol._disconnect_stalled = lambda: disconnected.append(now)
     protocol._check_progress()
