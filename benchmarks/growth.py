@@ -1,18 +1,19 @@
 """What a call costs as a namespace and a database grow, for `make bench ARGS=growth`.
 
-Keys, notes and the log of changes are filled in by SQL, because a million calls would take an hour; the calls that are
-timed are those of Memory. There is one note for ten keys. They are copies of 250 with other ids, so each word is in
-as large a part of all notes as of the first 250, which is the hardest case for recall.
+Keys and the log of changes are filled in by SQL, and notes by an import, because a million calls would take an hour;
+the calls that are timed are those of Memory. The notes have few different words, so each is in a large part of them,
+which is the hardest case for recall.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +21,9 @@ import psycopg
 
 from scrubjay import Memory
 from scrubjay.commands import KEYS
+from scrubjay.store import export
 
 NAMESPACE = "bench"
-BASE_NOTES = 250
 ROUNDS = 10
 ENGINES = ("SQLite", "PostgreSQL")
 KEYS_OF_OTHERS = 2
@@ -38,8 +39,6 @@ _randomness = random.Random(1)
 ITEMS = "namespace, key, value, length, bytes, version, created_at, updated_at, expires_at"
 CHANGES = "at, actor, verb, namespace, key, bytes"
 USAGE = "namespace, keys, notes, bytes, day, writes, version_floor"
-NOTE_COLUMNS = "type, session, speaker, tags, asks, is_change, pinned, times, bytes, created_at, updated_at, expires_at"
-COPIES = "WITH RECURSIVE copy(n) AS (SELECT CAST(1 AS BIGINT) UNION ALL SELECT n + 1 FROM copy WHERE n < {count})"
 
 
 class Size(NamedTuple):
@@ -67,17 +66,29 @@ def bench(folder: Path, postgres: Any) -> None:
                     {"path": str(folder / f"{size.name}.db")} if engine == "SQLite" else {"url": postgres.fresh_url()}
                 )
                 memories[size] = stack.enter_context(Memory(NAMESPACE, durability="fast", **where))
-                remember(memories[size])
+                import_notes(memories[size], size.notes, folder / "notes.jsonl")
                 databases[size] = Sqlite(where["path"]) if engine == "SQLite" else PostgreSQL(where["url"])
                 fill(databases[size], size)
                 print(f"{engine}, {size.name}: {databases[size].size()}", flush=True)
             show(engine, memories, databases)
 
 
-def remember(memory: Memory) -> None:
-    for number in range(BASE_NOTES):
-        words = _randomness.choices(WORDS, k=2)
-        memory.remember(f"{NAMES[number % len(NAMES)]} likes {' '.join(words)} {number}")
+def import_notes(memory: Memory, count: int, path: Path) -> None:
+    """Store notes by an import, in one transaction: a commit for each would take an hour."""
+    first = int(time.time() * 1000)
+    header = {"format": "scrubjay-export", "version": 1, "namespace": NAMESPACE, "version_floor": 0}
+    with path.open("w") as file:
+        print(json.dumps(header), file=file)
+        for number in range(count):
+            content = f"{NAMES[number % 8]} likes {' '.join(_randomness.choices(WORDS, k=2))} {number}"
+            note = {
+                "kind": "note", "id": str(first * 1000 + number), "content": content,
+                "type": None, "session": None, "times": 1, "created_at": first, "updated_at": first,
+                "expires_at": None, "tags": [], "metadata": {}, "pinned": False, "superseded_by": None,
+            }  # fmt: skip
+            print(json.dumps(note), file=file)
+        print(json.dumps({"kind": "end", "lines": count + 2}, separators=(",", ":")), file=file)
+    memory._executor._store.run(export.import_namespace(NAMESPACE, path))  # noqa: SLF001
 
 
 # ------------------------------------------------------------ databases
@@ -85,9 +96,6 @@ def remember(memory: Memory) -> None:
 
 class Sqlite:
     """A file, with the texts that differ."""
-
-    digest = "CAST(hex(digest) || copy.n AS BLOB)"
-    overriding = ""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -106,10 +114,6 @@ class Sqlite:
     def insert_changes(self, rows: Iterable[tuple[object, ...]]) -> None:
         self.insert("changes", CHANGES, rows)
 
-    @contextlib.contextmanager
-    def without_word_index(self) -> Iterator[None]:
-        yield
-
     def finish(self) -> None:
         self._connection.execute("COMMIT")
         self._connection.close()
@@ -124,9 +128,6 @@ class Sqlite:
 
 class PostgreSQL:
     """A schema, with the texts that differ."""
-
-    digest = "convert_to(encode(digest, 'hex') || copy.n, 'UTF8')"
-    overriding = "OVERRIDING SYSTEM VALUE"
 
     def __init__(self, url: str) -> None:
         address, _, self._schema = url.partition("?schema=")
@@ -147,18 +148,7 @@ class PostgreSQL:
         numbers = itertools.count(last + 1)
         self.insert("changes", f"number, {CHANGES}", ((next(numbers), *row) for row in rows))
 
-    @contextlib.contextmanager
-    def without_word_index(self) -> Iterator[None]:
-        """To build an index at once is many times faster than row by row."""
-        self.execute("SET maintenance_work_mem = '512MB'")
-        self.execute("ALTER TABLE note_words DROP CONSTRAINT note_words_pkey")
-        yield
-        self.execute("ALTER TABLE note_words ADD PRIMARY KEY (namespace, word, note) INCLUDE (count, length)")
-
     def finish(self) -> None:
-        self.execute(
-            "SELECT setval(pg_get_serial_sequence('erasable_blobs', 'id'), (SELECT max(id) FROM erasable_blobs))"
-        )
         for table in ("namespaces", "items", "notes", "note_words", "erasable_blobs", "changes"):
             self.execute(f"VACUUM ANALYZE {table}")  # as autovacuum does after a minute
 
@@ -201,35 +191,11 @@ def fill(database: Sqlite | PostgreSQL, size: Size) -> None:
     database.insert(
         "namespaces", USAGE, ((name, KEYS_OF_OTHERS, 0, KEYS_OF_OTHERS * bytes_each, 0, 0, 0) for name in others)
     )
-    copies = size.notes // BASE_NOTES - 1
-    if copies:
-        copy_notes(database, copies)
     database.execute(
-        "UPDATE namespaces SET keys = ?, notes = notes * ?, bytes = bytes * ? + ? WHERE namespace = ?",
-        *(size.keys, copies + 1, copies + 1, size.keys * bytes_each, NAMESPACE),
+        "UPDATE namespaces SET keys = ?, bytes = bytes + ? WHERE namespace = ?",
+        *(size.keys, size.keys * bytes_each, NAMESPACE),
     )
     database.finish()
-
-
-def copy_notes(database: Sqlite | PostgreSQL, count: int) -> None:
-    ((first, last),) = database.execute("SELECT min(id), max(id) FROM notes")
-    ((blobs,),) = database.execute("SELECT max(id) FROM erasable_blobs")
-    step, copies = last - first + 1, COPIES.format(count=count)
-    database.execute(
-        f"""INSERT INTO notes (namespace, id, blob_id, digest, {NOTE_COLUMNS}) {copies}
-        SELECT namespace, id - copy.n * {step}, blob_id + copy.n * {blobs}, {database.digest}, {NOTE_COLUMNS}
-        FROM notes, copy WHERE id >= {first} ORDER BY 2"""
-    )
-    with database.without_word_index():
-        database.execute(
-            f"""INSERT INTO note_words (namespace, word, note, count, length) {copies}
-            SELECT namespace, word, note - copy.n * {step}, count, length FROM note_words, copy
-            WHERE note >= {first} ORDER BY 2, 3"""
-        )
-    database.execute(
-        f"""INSERT INTO erasable_blobs (id, is_free, size, data) {database.overriding} {copies}
-        SELECT id + copy.n * {blobs}, is_free, size, data FROM erasable_blobs, copy WHERE id <= {blobs} ORDER BY 1"""
-    )
 
 
 # ------------------------------------------------------------ calls

@@ -270,7 +270,12 @@ class Student:
             for lesson in {_comparable(lesson.content): lesson for lesson in lessons}.values():
                 stored = same.get(_comparable(lesson.content))
                 older = [known[number - 1] for number in lesson.replaces]
-                ids = [note.id for note in older if not note.pinned and note is not stored]
+                # A note of all sessions is not one session's to replace: the others would lose it.
+                ids = [
+                    note.id
+                    for note in older
+                    if note.session == self._session and not note.pinned and note is not stored
+                ]
                 if stored and not ids:
                     continue
                 count += stored is None

@@ -44,9 +44,13 @@ async function drawFound({ namespace, signal }, wanted) {
   h("span.preview", {}, cut(visible(textOf(each.value)), 160))))));
 }
 
+/** A stored message as one line: who said it, and its text or the tools that it calls. */
 function textOf(value) {
-  const text = value?.content ?? value?.message ?? value;
-  return typeof text === "string" ? text : JSON.stringify(text);
+  const message = value?.message ?? value;
+  const calls = (message?.tool_calls ?? []).map((call) => call.function?.name ?? call.name).filter(Boolean).join(", ");
+  const text = message?.content || calls || message;
+  const sender = value?.sender ?? message?.name ?? message?.role;
+  return `${typeof sender === "string" ? `${sender}: ` : ""}${typeof text === "string" ? text : JSON.stringify(text)}`;
 }
 
 async function drawSessions({ namespace, key, signal }) {

@@ -1,6 +1,6 @@
 // The API, from /openapi.json: grouped, with examples, and a form to try each route on this server.
 
-import { get } from "./api.js";
+import { get, parseExactly } from "./api.js";
 import { fill, h, visible } from "./dom.js";
 import { button, copyable, notice } from "./ui.js";
 import { themeButton } from "./theme-button.js";
@@ -8,7 +8,7 @@ import { themeButton } from "./theme-button.js";
 const EXAMPLES = { namespace: "demo", key: "user", id: "1", agent_id: "demo" };
 const TEXTS = {
   created_at: "2026-11-17T19:00:00.000+00:00", updated_at: "2026-11-17T19:00:00.000+00:00", at: "2026-11-17T19:00:00.000+00:00",
-  changed_at: "2026-11-17T19:00:00.000+00:00", resets_at: "2026-11-18T00:00:00.000+00:00", time: "2026-11-17T19:00:00.000+00:00",
+  changed_at: "2026-11-17T19:00:00.000+00:00", resets_at: "2026-11-18T00:00:00.000+00:00", expires_at: "2026-11-18T19:00:00.000+00:00", time: "2026-11-17T19:00:00.000+00:00",
   namespace: "demo", key: "user", content: "Sarah prefers short answers", type: "preference", verb: "set", who: "support bot",
   name: "support bot", session: "default", status: "ok", version: "0.1.0", sender: "Sarah", role: "user", message: "Hi", query: "What does Sarah prefer?",
 };
@@ -174,7 +174,7 @@ function inputFor({ name, required, schema }) {
 }
 
 function compact(text) {
-  try { return JSON.stringify(JSON.parse(text)); } catch { return text; }
+  try { return JSON.stringify(parseExactly(text)); } catch { return text; }
 }
 
 /** A JSON text as Python writes it. */
@@ -183,7 +183,7 @@ function pythonText(text) {
 }
 
 function pretty(text) {
-  try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
+  try { return JSON.stringify(parseExactly(text), null, 2); } catch { return text; }
 }
 
 /** A value that fits a schema. */

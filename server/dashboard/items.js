@@ -138,27 +138,30 @@ async function create(namespace) {
 
 async function editItem(namespace, key, item) {
   const area = h("textarea", { value: JSON.stringify(item.value, null, 2), spellcheck: "false", rows: 18, "aria-label": "Value, as JSON" });
-  let version = item.version;
-  const done = await dialog("Edit", (close) => editor(close, [h("p.soft.small", {}, label(key)), area], area, async () => {
+  let stored = item;
+  const about = h("p.soft.small", {}, label(key), item.expires_at && [" · still expires ", ago(item.expires_at)]);
+  const done = await dialog("Edit", (close) => editor(close, [about, area], area, async () => {
     try {
-      await put(namespace, key, area.value, version);
+      await replace(namespace, key, area.value, stored);
       return true;
     } catch (error) {
       if (error.status !== 412) throw error;
-      const theirs = await get(at(namespace, "items", key), {}, { exact: true });
-      const choice = await conflict(theirs, area.value);
+      stored = await get(at(namespace, "items", key), {}, { exact: true });
+      const choice = await conflict(stored, area.value);
       if (choice === "theirs") return false;
-      version = theirs.version;
       if (choice !== "mine") return null; // goes on editing, over the version that is stored now
-      await put(namespace, key, area.value, version);
+      await replace(namespace, key, area.value, stored);
       return true;
     }
   }), { wide: true });
   if (done) toast("Saved");
 }
 
-function put(namespace, key, text, version) {
-  return send("PUT", at(namespace, "items", key), { text: `{"value":${text}}`, headers: { "If-Match": `"${version}"` } });
+/** Replace a value that is still at the version of `stored`, and leave its expiry as it is. */
+function replace(namespace, key, text, stored) {
+  const seconds = stored.expires_at && Math.max((Date.parse(stored.expires_at) - Date.now()) / 1000, 0.001);
+  const body = `{"value":${text}${seconds ? `,"ttl":${seconds}` : ""}}`;
+  return send("PUT", at(namespace, "items", key), { text: body, headers: { "If-Match": `"${stored.version}"` } });
 }
 
 /** A form around a text area of JSON; `save` resolves with the result of the dialog, null to stay open. */

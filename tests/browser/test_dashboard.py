@@ -122,6 +122,20 @@ def test_an_edit_that_conflicts_shows_both_versions(page, open_server, memory):
     assert memory.get("plan") == {"step": "mine"}
 
 
+def test_an_edited_value_expires_when_it_did(page, open_server, memory):
+    memory.set("plan", {"step": 1}, ttl=3600)
+    before = memory.item("plan").expires_at
+    show(page, open_server, "n", memory.namespace, "items", "plan")
+    page.get_by_role("button", name="Edit").click()
+    expect(page.get_by_role("dialog")).to_contain_text("still expires")
+    page.get_by_role("textbox", name="Value, as JSON").fill('{"step": 2}')
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Saved")).to_be_visible()
+    after = memory.item("plan")
+    assert after.value == {"step": 2}
+    assert abs((after.expires_at - before).total_seconds()) < 5
+
+
 def test_a_list_opens_from_its_end_page_by_page(page, open_server, memory):
     memory.append("log", *range(120))
     show(page, open_server, "n", memory.namespace, "items", "log")
@@ -202,13 +216,15 @@ def test_a_search_over_all_chats_opens_the_message_where_it_was_said(page, open_
         memory.append(
             f"session:{name}:messages", *({"role": "user", "name": name, "content": f"Line {i}"} for i in range(150))
         )
-    memory.append("session:tom:messages", {"role": "user", "name": "tom", "content": "My bicycle is green."})
+    message = {"role": "user", "content": "My bicycle is green."}
+    memory.append("session:tom:messages", {"sender": "tom", "message": message})
     memory.append(
         "session:tom:messages", *({"role": "user", "name": "tom", "content": f"More {i}"} for i in range(150))
     )
     show(page, open_server, "n", memory.namespace, "chats")
     page.get_by_role("searchbox", name="Search all conversations").fill("bicycle")
     expect(page.get_by_label("Conversations").get_by_role("link")).to_have_count(1)
+    expect(page.get_by_label("Conversations").get_by_role("link")).to_contain_text("tom: My bicycle is green.")
     page.get_by_label("Conversations").get_by_role("link").click()
     expect(page.locator(".message.found .bubble")).to_have_text("My bicycle is green.")
     expect(page.locator(".message.found")).to_be_in_viewport()
@@ -476,6 +492,9 @@ def test_every_view_fits_a_phone(page, open_server, filled):
         show(page, open_server, *(filled.namespace if part == "NAMESPACE" else part for part in view))
         expect(page.locator("main .panel:visible").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], view
+    show(page, open_server, "n", filled.namespace, "notes")
+    for name in ("type", "tag", "session"):
+        assert page.get_by_role("searchbox", name=name, exact=True).bounding_box()["width"] > 90
 
 
 def test_axe_finds_nothing_serious_in_light_and_dark(page, open_server, filled):

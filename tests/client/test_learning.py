@@ -77,6 +77,17 @@ def test_moving_to_berlin_replaces_living_in_paris(memory):
     assert current(memory) == ["Sarah lives in Paris"]
 
 
+def test_a_note_of_all_sessions_is_not_replaced_by_what_one_of_them_says(memory):
+    shared = memory.remember("The kettle in the kitchen makes tea at nine")
+    say(memory, "The kettle in the kitchen makes coffee at ten")
+    model = Script([lesson("The kettle in the kitchen makes coffee at ten", replaces=[1])])
+    memory.distill("sarah", model)
+    assert "1. [" in model.prompts[0]
+    assert "makes tea at nine" in model.prompts[0]
+    assert next(note for note in memory.notes() if note.id == shared.id).superseded_by is None
+    assert current(memory) == ["The kettle in the kitchen makes coffee at ten"]
+
+
 def test_what_the_notes_say_already_is_not_learned_again(memory):
     say(memory, "I live in Paris")
     memory.distill("sarah", Script([lesson("Sarah lives in Paris")]))

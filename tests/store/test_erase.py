@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -172,3 +173,13 @@ def test_an_erasure_during_a_long_read_is_unavailable_and_the_next_one_completes
     assert erase.erase(store, "alice").traces == []
     left = on_disk(store)
     assert not [text for text in texts if text in left]
+
+
+def test_erasures_at_the_same_time_wait_for_each_other(store):
+    names = [f"person-{number}" for number in range(6)]
+    for name in names:
+        store.run(items.set_item(name, "diary", encode(f"{name} met Sarah at the harbour")))
+    with ThreadPoolExecutor(len(names)) as threads:
+        erased = list(threads.map(lambda name: erase.erase(store, name), names))
+    assert [each.traces for each in erased] == [[]] * len(names)
+    assert [each.rows["items"] for each in erased] == [1] * len(names)

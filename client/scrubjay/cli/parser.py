@@ -11,8 +11,8 @@ Run = Callable[[argparse.Namespace], int]
 
 EXIT_CODES = {
     0: "success",
-    1: "the command failed or found nothing; stderr says why",
-    2: "a mistake on the command line",
+    1: "the command failed, or what it names does not exist; stderr says why",
+    2: "an unknown command or option, or a missing argument",
     3: "the server or the file cannot be used; stderr says what to do",
     130: "interrupted with Ctrl-C",
 }

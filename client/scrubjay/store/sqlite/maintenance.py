@@ -75,7 +75,7 @@ def compact(connections: Connections, context_of: ContextOf) -> None:
         _run(connection, erasable.rebuild(), context_of)
         connection.execute("COMMIT")
         connection.execute("VACUUM")
-        (is_blocked, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        is_blocked = _is_log_in_use(connection)
     except sqlite3.Error as error:
         raise connections.explained(error) from error
     finally:
@@ -84,8 +84,18 @@ def compact(connections: Connections, context_of: ContextOf) -> None:
     if is_blocked:
         raise Unavailable(
             f"another process has been reading {connections.path} for {BUSY_SECONDS:g} s, so old pages remain in its"
-            " log; run it again"
+            " log; run `scrubjay compact`"
         )
+
+
+def _is_log_in_use(connection: sqlite3.Connection) -> bool:
+    """Empty the log; True if that has failed for BUSY_SECONDS. For another checkpoint SQLite itself does not wait."""
+    give_up_at = time.monotonic() + BUSY_SECONDS
+    while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+        if time.monotonic() > give_up_at:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def reencrypt(connections: Connections, context_of: ContextOf, secret: str | None) -> None:

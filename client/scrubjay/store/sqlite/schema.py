@@ -22,6 +22,9 @@ _FIRST = (
     # Usage and limits. A NULL limit means the store's default.
     # version_floor is the highest version ever deleted: a key that is set again starts above it,
     # so that a version that a client has read never belongs to another value.
+    # changed_at is in milliseconds since 1970. owner is the api key that wrote into the namespace while it was empty:
+    # its bytes count for this key. From the numbers of vectors that were ever stored, and removed or replaced, a cache
+    # of vectors sees whether it is current; it then reads those with a greater mark.
     """CREATE TABLE namespaces (
         namespace TEXT NOT NULL PRIMARY KEY,
         keys INTEGER NOT NULL,
@@ -31,7 +34,11 @@ _FIRST = (
         writes INTEGER NOT NULL,
         writes_per_day INTEGER,
         max_bytes INTEGER,
-        version_floor INTEGER NOT NULL
+        version_floor INTEGER NOT NULL,
+        changed_at INTEGER NOT NULL DEFAULT 0,
+        owner TEXT NOT NULL DEFAULT '',
+        vectors_stored INTEGER NOT NULL DEFAULT 0,
+        vectors_removed INTEGER NOT NULL DEFAULT 0
     ) WITHOUT ROWID""",
     # value is JSON text, encrypted or not; NULL for a list in rows, of which list_items has `length`.
     # bytes is the size of key and JSON text, in whichever of the two forms it is stored.
@@ -72,7 +79,8 @@ _FIRST = (
     ) WITHOUT ROWID""",
     "CREATE INDEX idempotency_keys_age ON idempotency_keys (used_on)",
     # Only the hash of a key is stored; the id is part of the key. A revoked key keeps its row: a file that once had
-    # keys never again gives access without one.
+    # keys never again gives access without one. A limit is NULL for the server's default. Used: writes on a day, bytes
+    # and number of the namespaces that the key owns and that hold something.
     """CREATE TABLE api_keys (
         id TEXT NOT NULL PRIMARY KEY,
         name TEXT NOT NULL,
@@ -81,14 +89,22 @@ _FIRST = (
         read_only INTEGER NOT NULL,
         admin INTEGER NOT NULL,
         created_at INTEGER NOT NULL,
-        revoked_at INTEGER
+        revoked_at INTEGER,
+        writes_per_day INTEGER,
+        max_bytes INTEGER,
+        max_namespaces INTEGER,
+        day INTEGER NOT NULL DEFAULT 0,
+        writes INTEGER NOT NULL DEFAULT 0,
+        bytes INTEGER NOT NULL DEFAULT 0,
+        namespace_count INTEGER NOT NULL DEFAULT 0
     ) WITHOUT ROWID""",
     # What must not outlive its erasure: rows that never move, are never deleted and never change their size.
     BLOBS,
     FREE_BLOBS,
     # All text of a note is in its blob; here are the hashes by which it is found.
     # speaker is a JSON list of hashes, tags are hashes between commas. digest is that of the content. number is what
-    # the index of words calls the note: small, so that the index is.
+    # the index of words calls the note: small, so that the index is. superseded_by is the id of the note that replaced
+    # it; NULL for a note that is recalled.
     """CREATE TABLE notes (
         number INTEGER PRIMARY KEY,
         namespace TEXT NOT NULL,
@@ -106,7 +122,8 @@ _FIRST = (
         bytes INTEGER NOT NULL,
         created_at INTEGER NOT NULL,
         updated_at INTEGER NOT NULL,
-        expires_at INTEGER
+        expires_at INTEGER,
+        superseded_by INTEGER
     )""",
     "CREATE UNIQUE INDEX notes_id ON notes (namespace, id)",
     "CREATE UNIQUE INDEX notes_content ON notes (namespace, digest)",
@@ -133,6 +150,7 @@ _FIRST = (
         mark INTEGER NOT NULL,
         PRIMARY KEY (namespace, note)
     ) WITHOUT ROWID""",
+    "CREATE INDEX note_vectors_mark ON note_vectors (namespace, mark)",
     # A rowid table grows at its end, which is the cheapest insert there is. Its last row is never
     # deleted, so that no id is used twice.
     """CREATE TABLE changes (
@@ -164,11 +182,6 @@ _FIRST = (
         salt BLOB NOT NULL,
         ciphertext BLOB NOT NULL
     )""",
-)
-
-_OVERVIEW = (
-    # Milliseconds since 1970 of the last change; 0 for a namespace that has not changed since this column exists.
-    "ALTER TABLE namespaces ADD COLUMN changed_at INTEGER NOT NULL DEFAULT 0",
     # Browsers that are signed in. Only the hash of a token is stored.
     """CREATE TABLE sign_ins (
         hash TEXT NOT NULL PRIMARY KEY,
@@ -188,33 +201,7 @@ _OVERVIEW = (
     ) WITHOUT ROWID""",
 )
 
-# The id of the note that replaced it; NULL for a note that is recalled.
-_SUPERSEDED = ("ALTER TABLE notes ADD COLUMN superseded_by INTEGER",)
-
-_KEY_QUOTAS = (
-    # The api key that wrote into the namespace while it was empty: its bytes count for this key. Empty for none.
-    "ALTER TABLE namespaces ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
-    # Limits of a key, NULL for the server's default, and what it has used: writes on a day, bytes and number of the
-    # namespaces that it owns and that hold something.
-    *(
-        f"ALTER TABLE api_keys ADD COLUMN {limit} INTEGER"
-        for limit in ("writes_per_day", "max_bytes", "max_namespaces")
-    ),
-    *(
-        f"ALTER TABLE api_keys ADD COLUMN {counter} INTEGER NOT NULL DEFAULT 0"
-        for counter in ("day", "writes", "bytes", "namespace_count")
-    ),
-)
-
-_VECTOR_VERSIONS = (
-    # How many vectors of the namespace were ever stored, and how many were removed or replaced: a cache of vectors sees
-    # from these two numbers whether it is current, and reads those with a greater mark.
-    "ALTER TABLE namespaces ADD COLUMN vectors_stored INTEGER NOT NULL DEFAULT 0",
-    "ALTER TABLE namespaces ADD COLUMN vectors_removed INTEGER NOT NULL DEFAULT 0",
-    "CREATE INDEX note_vectors_mark ON note_vectors (namespace, mark)",
-)
-
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _OVERVIEW, _SUPERSEDED, _KEY_QUOTAS, _VECTOR_VERSIONS)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
 """Append only from the first release on: the version of a file is how many of them were applied to it."""
 
 VERSION = len(MIGRATIONS)
