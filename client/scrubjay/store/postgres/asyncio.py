@@ -33,12 +33,15 @@ T = TypeVar("T")
 LOOP_READS = 8
 """Reads on the loop at a time, each with a connection; others wait for their turn."""
 LOOP_TRANSACTIONS = 4
-"""Transactions on the loop at a time: writes that arrive meanwhile form the next one."""
+"""Transactions on the loop at a time."""
+PATIENCE_SECONDS = 0.05
+"""Seconds that writes wait for the transaction in progress, to form the next one together, before they get their own:
+a transaction that is stuck holds them up no longer."""
 READ_THREADS, WRITE_THREADS = 4, 16
 """Threads for what cannot run on the loop; each has a connection while it works. A namespace takes one at most."""
 MAX_CONNECTIONS = LOOP_READS + LOOP_TRANSACTIONS + READ_THREADS + WRITE_THREADS + 1
 """Connections of a server process at most, with the one that listens; without load it has two."""
-GROUP_COMMIT_SHARE = 0.25
+GROUP_COMMIT_SHARE = 0.5
 """Group commit waits up to this share of the last commit's duration for more writers."""
 MAX_GATHER_SECONDS = 0.05
 """Seconds that it waits at most: a commit that took long, because a standby did not answer, says nothing."""
@@ -64,6 +67,8 @@ class AsyncPostgresStore:
         self._transactions = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: asyncio.Handle | None = None
+        self._started_at = 0.0
+        self._patience: asyncio.Handle | None = None
         self._expected = 0
         self._closing = False
 
@@ -193,9 +198,24 @@ class AsyncPostgresStore:
         for namespace in [name for name, jobs in self._waiting.items() if jobs[0][0].operation.mode is not WRITE]:
             if namespace not in self._busy:
                 self._run_task(self._commit_in_thread([self._take(namespace)]))
-        while self._transactions < LOOP_TRANSACTIONS and (batch := self._next_batch()):
+        if self._may_begin() and (batch := self._next_batch()):
             self._transactions += 1
+            self._started_at = self._loop.time()
             self._run_task(self._commit(batch))
+        if self._count and self._transactions and self._patience is None:
+            self._patience = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience)
+
+    def _may_begin(self) -> bool:
+        """Whether no transaction is in progress, or the last one takes so long that others should not wait for it."""
+        if not self._transactions:
+            return True
+        is_late = self._loop.time() >= self._started_at + PATIENCE_SECONDS
+        return is_late and self._transactions < LOOP_TRANSACTIONS
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        if self._starting is None and self._transactions < LOOP_TRANSACTIONS:
+            self._start()
 
     def _next_batch(self) -> list[Pending]:
         """Short writes to namespaces that have no transaction in progress; they have one from now on."""

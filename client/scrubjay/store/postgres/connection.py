@@ -151,7 +151,7 @@ class Connections(ConnectionPool[Session]):
         self._watchdog = Watchdog(lambda: list(self._opened), self._find_primary)
 
     def take_idle(self) -> Session | None:
-        """The connection that was used last, which may owe an answer; None if all are in use."""
+        """The connection that was used last; None if all are in use."""
         try:
             return self._idle.pop()
         except IndexError:

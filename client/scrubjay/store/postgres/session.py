@@ -15,7 +15,7 @@ import psycopg
 from psycopg import errors, waiting
 from psycopg.abc import Params
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from scrubjay.store.operation import Rows
@@ -29,10 +29,10 @@ Waits = Generator[waiting.Wait, waiting.Ready | int, T]
 
 MAX_PREPARED = 500
 """Statements that one connection prepares; each takes some kilobytes in PostgreSQL. More are parsed each time."""
+MAX_NAME = 40
+"""Characters of its text in the name of a prepared statement, by which pg_prepared_statements and captures show it."""
 MAX_SEEN = 1000
 """Texts that are remembered to prepare them when they come again: those of recall depend on the query."""
-_NOT_PREPARED = ("BEGIN", "COMMIT", "ROLLBACK")
-"""Statements that have no plan."""
 CHECK_SECONDS = 0.1
 """Seconds after which a thread that waits looks for Ctrl-C."""
 
@@ -53,11 +53,10 @@ class History(NamedTuple):
 
 
 class Session(psycopg.Connection[Any]):
-    """A connection. psycopg's `execute` works on it at any time, its other methods while `owes_answer` is False."""
+    """A connection; psycopg's own methods work on it, too."""
 
     history = History(0, "")
     """The history of the host when it was opened."""
-    _unread = 0  # answers, each up to a sync, that were asked for and not read
     is_waiting = False
     """Whether an exchange has begun and not ended: one that was given up leaves a connection that cannot be used."""
 
@@ -74,61 +73,32 @@ class Session(psycopg.Connection[Any]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no transaction is open. Answers that nobody waits for are of statements outside of a transaction."""
-        if self.is_waiting or self.closed:
-            return False
-        return self.owes_answer or self.pgconn.transaction_status == TransactionStatus.IDLE
-
-    @property
-    def owes_answer(self) -> bool:
-        return self._unread > 0
+        """Whether no transaction is open."""
+        return not self.is_waiting and self.pgconn.transaction_status == TransactionStatus.IDLE
 
     def exchange(self, statements: Sequence[Bound], after: Sequence[Bound] = ()) -> Waits[list[Rows]]:
         """Send statements, and return the rows of each. An error of one is raised, and those behind it do not run.
 
-        Those in `after` run in a transaction of their own, whatever happens to the others. Nobody waits for them.
+        Those in `after` come behind them, and their errors are ignored.
         """
-        connection, unread, self.is_waiting = self.pgconn, self._unread, True
-        if connection.pipeline_status == PipelineStatus.OFF:
-            connection.enter_pipeline_mode()
-        for text, params in statements:
+        connection, self.is_waiting = self.pgconn, True
+        connection.enter_pipeline_mode()
+        for text, params in (*statements, *after):
             self._send(text, params)
-        self._end_of_request()
-        if after:
-            for text, params in after:
-                self._send(text, params)
-            self._end_of_request()
+        connection.pipeline_sync()
         while connection.flush():
             if (yield _READ_OR_WRITE) & waiting.Ready.R:
                 connection.consume_input()
-        for _ in range(unread):
-            yield from self._receive()
         results, failure = yield from self._receive()
-        if failure is not None:
-            yield from self.settle()
+        connection.exit_pipeline_mode()
         self.is_waiting = False
-        if failure is not None:
+        if failure is not None and len(results) < len(statements):
             raise failure
-        return self._loaded(results)
-
-    def execute(self, *args: Any, **options: Any) -> psycopg.Cursor[Any]:
-        """Execute a statement as psycopg does, when no answer is owed any more."""
-        if self.owes_answer:
-            self.run_blocking(self.settle())
-        return super().execute(*args, **options)
-
-    def settle(self) -> Waits[None]:
-        """Read the answers that nobody has waited for; that one of them is an error does not matter."""
-        while self._unread:
-            yield from self._receive()
+        return self._loaded(results[: len(statements)])
 
     def run_blocking(self, waits: Waits[T]) -> T:
         """Run a generator of this connection, and wait in this thread."""
         return waiting.wait(waits, self.pgconn.socket, CHECK_SECONDS)
-
-    def _end_of_request(self) -> None:
-        self.pgconn.pipeline_sync()
-        self._unread += 1
 
     def _send(self, text: str, params: Params) -> None:
         types = self._types
@@ -143,8 +113,6 @@ class Session(psycopg.Connection[Any]):
 
     def _prepare(self, text: str, oids: tuple[int, ...]) -> bytes | None:
         """The name of a statement that is prepared from now on; None the first time, and when there are too many."""
-        if text in _NOT_PREPARED:
-            return None
         if text not in self._seen:
             if len(self._seen) >= MAX_SEEN:
                 self._seen.clear()
@@ -153,7 +121,7 @@ class Session(psycopg.Connection[Any]):
         if len(self._names) >= MAX_PREPARED:
             return None
         self._count += 1
-        name = b"s%d" % self._count
+        name = b"%d %s" % (self._count, text[:MAX_NAME].encode("ascii", "ignore"))
         self.pgconn.send_prepare(name, text.encode(), oids)
         self._names[text, oids] = name
         self._sent.append(name)
@@ -166,16 +134,13 @@ class Session(psycopg.Connection[Any]):
         while (result := (yield from self._next_result(failure))).status != _SYNC:
             prepared = self._sent.popleft()
             if result.status == _ROWS or result.status in _DONE:
-                if prepared is None:
+                if prepared is None and failure is None:
                     results.append(result)
                 continue
             if failure is None:
                 failure = errors.error_from_result(result)
             if prepared is not None:  # or not, if it failed later: it gets another name
                 self._names = {key: name for key, name in self._names.items() if name != prepared}
-        self._unread -= 1
-        if not self._unread:
-            self.pgconn.exit_pipeline_mode()
         return results, failure
 
     def _next_result(self, failure: psycopg.Error | None) -> Waits[PGresult]:

@@ -47,7 +47,5 @@ class Watchdog:
 
 
 def _is_waiting(connection: Session) -> bool:
-    """Whether a thread or a coroutine waits for an answer on a connection; an idle one may owe an answer."""
-    if connection.is_waiting or connection.owes_answer:
-        return connection.is_waiting
-    return connection.pgconn.transaction_status == TransactionStatus.ACTIVE
+    """Whether a thread or a coroutine waits for an answer on a connection."""
+    return connection.is_waiting or connection.pgconn.transaction_status == TransactionStatus.ACTIVE
