@@ -97,7 +97,8 @@ def test_a_watch_through_one_server_sees_every_write_through_the_other(memories)
 
 def test_a_quota_is_exact_over_two_servers(memories):
     one, two = memories
-    assert run_command("quota", one.namespace, "--new", "--writes-per-day", "10", SCRUBJAY_URL=one.location).returncode == 0
+    limits = ("--new", "--writes-per-day", "10")
+    assert run_command("quota", one.namespace, *limits, SCRUBJAY_URL=one.location).returncode == 0
     refused = []
 
     def write(memory, name):
