@@ -84,7 +84,7 @@ class AsyncStore:
             try:
                 return self.run_now(operation)
             except WouldBlock:
-                pass  # it starts anew, with its slow statements in a thread
+                pass  # it is started again, with its slow statements in a thread
         elif mode in WRITES:
             return await self._write(operation)
         self.store.check_recently()
