@@ -332,9 +332,11 @@ class Background(ForkSafe):
         self._thread: threading.Thread | None = None
 
     def submit(self, name: Any, job: Callable[[], object], delay: float = 0) -> None:
-        """Run a job after so many seconds; one of the same name that has not started yet is replaced."""
+        """Run a job after so many seconds, instead of one of the same name that waits; one that is due stays due."""
         with self._condition:
-            self._jobs[name] = (time.monotonic() + delay, job)
+            now = time.monotonic()
+            due = self._jobs[name][0] if name in self._jobs else now + delay
+            self._jobs[name] = (due if due <= now else now + delay, job)
             if self._thread is None:
                 atexit.register(self.wait, EXIT_SECONDS)  # now: what was registered before is closed after it
                 self._thread = threading.Thread(target=self._run, daemon=True, name="scrubjay-learning")

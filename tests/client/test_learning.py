@@ -280,3 +280,20 @@ def test_learning_in_the_background_survives_what_a_job_raises(caplog):
     assert done.wait(60)
     assert worker.wait(60)
     assert "the model is away" in caplog.text
+
+
+def test_a_job_that_is_due_is_not_put_off_by_a_later_one_of_its_name():
+    worker = Background()
+    started, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def busy():
+        started.set()
+        assert go_on.wait(60)
+
+    worker.submit("a", busy)
+    assert started.wait(60)
+    worker.submit("b", done.set)  # due, but the thread is busy
+    worker.submit("b", done.set, delay=3600)
+    worker.submit("c", done.clear, delay=3600)
+    go_on.set()
+    assert done.wait(60)
