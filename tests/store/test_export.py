@@ -214,6 +214,21 @@ def test_an_import_obeys_the_storage_limit_and_counts_no_writes(open_driver, ful
     assert driver.run(notes.list_notes("small")) == []
 
 
+def test_a_note_that_expires_to_make_room_during_an_import_leaves_no_words(open_driver, tmp_path):
+    now = [NOW]
+    driver = open_driver(clock=lambda: now[0])
+    driver.run(notes.remember("ns", NewNote.check("The garage code is 4711", ttl=60)))
+    driver.run(notes.remember("ns", NewNote.check("The cellar code is 4712")))
+    path = exported(driver, tmp_path / "export")
+    now[0] += 100
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["max_bytes"] = max(len(line["content"]) for line in lines if line.get("kind") == "note") + 10
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    driver.run(export.import_namespace("copy", path))
+    assert [note.content for note in driver.run(notes.list_notes("copy"))] == ["The cellar code is 4712"]
+    assert driver.store.find_problems() == []
+
+
 def test_expired_items_and_notes_are_not_exported(open_driver, tmp_path):
     now = [NOW]
     driver = open_driver(clock=lambda: now[0])

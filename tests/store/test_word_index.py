@@ -17,7 +17,7 @@ COUNTS = st.dictionaries(st.sampled_from(TERMS), st.integers(1, 300), min_size=1
 GAPS = st.sampled_from([1, 1, 1, 2, 300, word_index.MAX_OFFSET, word_index.MAX_OFFSET + 1, 10**6])
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), GAPS, COUNTS),
+        st.tuples(st.sampled_from(["add", "add with the last"]), GAPS, COUNTS),
         st.tuples(st.just("change"), st.integers(0, 30), COUNTS),
         st.tuples(st.sampled_from(["remove", "remove by other terms"]), st.integers(0, 30), st.just({})),
     ),
@@ -43,20 +43,28 @@ def store(tmp_path_factory):
 def apply(store, namespace: str, steps) -> dict[int, dict[int, int]]:
     """Run the steps; the notes that are then indexed, with their terms."""
     notes: dict[int, dict[int, int]] = {}
-    last = 0
+    last, waiting = 0, []
+
+    def add_waiting():
+        store.run(run(word_index.add_terms(namespace, waiting, is_last=True)))
+        waiting.clear()
+
     for action, number, counts in steps:
-        if action == "add":
+        if action != "add with the last":
+            add_waiting()
+        if action.startswith("add"):
             last += number
-            store.run(run(word_index.add_terms(namespace, last, counts, is_last=True)))
             notes[last] = counts
+            waiting.append((last, counts))
         elif notes:
             note = sorted(notes)[number % len(notes)]
             known = notes.pop(note)
             terms = (12345,) if action == "remove by other terms" else known
             store.run(run(word_index.remove_terms(namespace, note, terms, len(known))))
             if action == "change":
-                store.run(run(word_index.add_terms(namespace, note, counts, is_last=False)))
+                store.run(run(word_index.add_terms(namespace, [(note, counts)], is_last=False)))
                 notes[note] = counts
+    add_waiting()
     return notes
 
 
@@ -95,8 +103,8 @@ def test_the_length_of_a_note_is_stored_within_a_twentieth(length):
 
 
 def test_two_namespaces_do_not_see_each_other(store):
-    store.run(run(word_index.add_terms("one", 1, {7: 1}, is_last=True)))
-    store.run(run(word_index.add_terms("two", 2, {7: 1}, is_last=True)))
+    store.run(run(word_index.add_terms("one", [(1, {7: 1})], is_last=True)))
+    store.run(run(word_index.add_terms("two", [(2, {7: 1})], is_last=True)))
     for namespace, note in (("one", 1), ("two", 2)):
         blocks = store.run(run(word_index.read_all(namespace, TERMS)))
         assert list(word_index.numbers_in(blocks[7])) == [note]

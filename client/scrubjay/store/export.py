@@ -26,6 +26,7 @@ from scrubjay.store.note_rows import Row
 from scrubjay.store.notes import clear_notes_into, insert_note
 from scrubjay.store.operation import ERASE, SNAPSHOT, Context, ExecuteMany, SlowQuery, Statements, operation
 from scrubjay.store.usage import NamespaceUsage, open_namespace
+from scrubjay.store.word_index import NoteTerms, add_terms
 from scrubjay.validation import MAX_COUNT, NewNote, check_count, check_key, check_namespace
 
 FORMAT = "scrubjay-export"
@@ -294,6 +295,7 @@ def import_namespace(
         for number, fields in lines:
             with _at_line(number):
                 yield from importer.add(fields)
+    yield from importer.end_notes()
     usage.record(size=usage.bytes)
     yield from usage.save()
     return importer.summary(), usage
@@ -328,6 +330,8 @@ class _Import:
         self._entries: list[str] = []
         self._entry_bytes = self._length = self._list_bytes = 0
         self._keys = self._notes = 0
+        self._terms: list[NoteTerms] = []
+        """Of notes that are stored, but not in the index yet."""
 
     def add(self, fields: dict[str, Any]) -> Statements[None]:
         kind = fields.get("kind")
@@ -414,9 +418,21 @@ class _Import:
             own_id=note.id,
             **dict(zip(("created_at", "updated_at", "expires_at"), _times(fields), strict=True)),  # type: ignore[arg-type]
         )
-        if not (yield from insert_note(self._context, self._usage, row)):
+        if self._usage.lacks_room(row.measured().bytes):
+            yield from self.end_notes()  # those that have expired are removed now, also from the index
+        terms = yield from insert_note(self._context, self._usage, row)
+        if terms is None:
             raise InvalidInput("this note occurs twice: the same id, or the same content in the same session")
         self._notes += 1
+        self._terms.append(terms)
+        if len(self._terms) == PAGE_ROWS or len(note.content) > PAGE_BYTES // PAGE_ROWS:
+            yield from self.end_notes()
+
+    def end_notes(self) -> Statements[None]:
+        """Add the notes that were stored to the index of words."""
+        if self._terms:
+            yield from add_terms(self._usage.namespace, self._terms, is_last=True)
+            self._terms = []
 
     def _idempotency_key(self, fields: dict[str, Any]) -> Statements[None]:
         numbers = _count(fields, "sequence"), check_key(fields.get("verb")), _count(fields, "used_on")

@@ -48,6 +48,8 @@ _DELETE = "DELETE FROM note_words WHERE space = ? AND word = ? AND block = ?"
 
 Block = tuple[int, bytes]
 """The number of a block, and its postings."""
+NoteTerms = tuple[int, Mapping[int, int]]
+"""The number of a note, and how often it has each of its terms."""
 
 
 @lru_cache(1024)
@@ -87,23 +89,28 @@ _LENGTHS: tuple[int, ...] = (
 """The length for each code."""
 
 
-def add_terms(namespace: str, note: int, counts: Mapping[int, int], *, is_last: bool) -> Statements[None]:
-    """Add the terms of a note, by its number, with how often it has each; `is_last` if no note has a greater number.
+def add_terms(namespace: str, notes: Sequence[NoteTerms], *, is_last: bool) -> Statements[None]:
+    """Add the terms of notes, in the order of their numbers; `is_last` if no other note has a greater number.
 
     Only then may a new block start because the last one is full: the postings of greater numbers would be looked for in
     it.
     """
-    space, length = space_of(namespace), sum(count for term, count in counts.items() if term > 0)
+    space = space_of(namespace)
     most = BLOCK_POSTINGS * POSTING_BYTES if is_last else math.inf
-    rows = yield FIND_BLOCKS, (space, json.dumps(list(counts)), json.dumps([note]))
-    blocks = {
-        term: (block, postings) for term, block, postings in rows if note - block <= MAX_OFFSET and len(postings) < most
-    }
-    new = []
-    for term, count in counts.items():
-        block, postings = blocks.get(term, (note, b""))
-        new.append((space, term, block, postings + _pack(note - block, count, length)))
-    yield ExecuteMany(_PUT, new)
+    terms = list(dict.fromkeys(term for _, counts in notes for term in counts))
+    rows = yield FIND_BLOCKS, (space, json.dumps(terms), json.dumps([note for note, _ in notes[:1]]))
+    last: dict[int, Block] = {term: (block, postings) for term, block, postings in rows}
+    changed: dict[tuple[int, int], bytes] = {}
+    for note, counts in notes:
+        length = sum(count for term, count in counts.items() if term > 0)
+        for term, count in counts.items():
+            block, postings = last.get(term, (note, b""))
+            if note - block > MAX_OFFSET or len(postings) >= most:
+                block, postings = note, b""
+            postings += _pack(note - block, count, length)
+            last[term] = block, postings
+            changed[term, block] = postings
+    yield ExecuteMany(_PUT, [(space, *at, postings) for at, postings in changed.items()])
 
 
 def remove_terms(namespace: str, note: int, terms: Iterable[int], count: int) -> Statements[None]:

@@ -26,6 +26,7 @@ from scrubjay.store.recover.pages import Cell, Damaged, Pages
 from scrubjay.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from scrubjay.store.sqlite.store import SqliteStore
 from scrubjay.store.usage import NamespaceUsage
+from scrubjay.store.word_index import add_terms
 from scrubjay.validation import check_count, check_key, check_namespace
 
 BATCH, ROW_BYTES = 1000, 4096
@@ -375,7 +376,9 @@ def save_notes(context: Context, rows: list[dict[str, Any]]) -> Statements[int]:
         note = _read_note(context.cipher, row, blobs[0][0]) if blobs else None
         if note is not None:
             usage = NamespaceUsage(context, row["namespace"])  # without limits: the note was within them once
-            saved += yield from insert_note(context, usage, note)
+            if terms := (yield from insert_note(context, usage, note)):
+                yield from add_terms(usage.namespace, [terms], is_last=True)
+                saved += 1
     return saved
 
 
