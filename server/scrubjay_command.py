@@ -32,7 +32,7 @@ from scrubjay.store.engine import Store, location_of
 from scrubjay.store.operation import NO_QUOTA, Quota
 from scrubjay.version import __version__
 from scrubjay_auth import Quotas, requires_key
-from scrubjay_limits import LimitedProtocol
+from scrubjay_limits import LimitedProtocol, describe_rate
 from scrubjay_log import log_config
 
 KEEP_ALIVE_SECONDS = 75
@@ -53,6 +53,8 @@ def main(argv: list[str] | None = None) -> int:
 def serve(arguments: argparse.Namespace) -> int:
     """Run the service until SIGTERM or Ctrl-C; return the exit status."""
     flags = {name: getattr(arguments, name, None) for name, setting in SETTINGS.items() if setting.serve}
+    if flags["path"] is not None and flags["store"] is None:
+        os.environ.pop(SETTINGS["store"].variable, None)  # a flag wins over a variable, in the workers, too
     try:
         settings = server_settings(**flags)
         if settings.embedder:
@@ -210,7 +212,7 @@ def banner(listener: socket.socket, start: Start, settings: Settings, location: 
     url, also = _url_of(listener)
     quotas = Quotas(settings)
     requests = settings.requests_per_minute
-    requests_text = f"{pluralize(requests, 'request')} a minute for each client" if requests else "unlimited reads"
+    rate = f"{describe_rate(requests, max(settings.workers, 1))} for each client" if requests else "unlimited reads"
     pages = (
         f"{url}/ is the dashboard, {url}/docs the API"
         if url.startswith("http")
@@ -219,7 +221,7 @@ def banner(listener: socket.socket, start: Start, settings: Settings, location: 
     return f"""Scrubjay {__version__} is serving at {url}{also}
   {start.access}
   data     {location}
-  quotas   {_describe_quotas(quotas, is_open=start.is_open)}; {requests_text}
+  quotas   {_describe_quotas(quotas, is_open=start.is_open)}; {rate}
   try      {_try_line(url, start)}
   look     {pages}
   stop     Ctrl-C"""

@@ -208,7 +208,7 @@ def test_open_shows_the_address_of_a_server_that_answers(scrubjay, server, monke
     assert opened == [server.url]
     ended = scrubjay("open", "--url", "http://127.0.0.1:9")
     assert (ended.returncode, opened) == (3, [server.url])
-    assert "scrubjay serve" in ended.stderr
+    assert "start it with: scrubjay serve --port 9\n" in ended.stderr
 
 
 def test_the_demo_remembers_what_the_killed_process_stored(scrubjay, tmp_path):

@@ -445,6 +445,7 @@ def test_after_the_last_key_is_revoked_every_request_is_refused(tmp_path):
         revoked = run_text("key", "revoke", key.split("_")[1], "--path", server.path)
         assert revoked.returncode == 0
         assert "last admin key" in revoked.stderr
+        assert f"revoked  api key {key.split('_')[1]} (" in revoked.stdout
         assert "--admin --path" in revoked.stderr
         assert run_text("key", "list", "--path", server.path).stdout == ""
         assert status(server) == status(server, key) == status(server, "nonsense") == 401

@@ -18,9 +18,11 @@ import pytest
 import requests
 
 from harness import Server, clean_environment, eventually, fresh_name, issue_key, serving
-from scrubjay import Memory, QuotaExceeded, ScrubjayError, Unavailable
+from scrubjay import InvalidInput, Memory, QuotaExceeded, Unavailable
 from scrubjay.exact_json import MAX_WRITE_BYTES
+from scrubjay.outbox.queue import Target
 from scrubjay.store.sqlite import SqliteStore
+from scrubjay.transport import split_credentials
 
 
 @pytest.fixture
@@ -300,8 +302,18 @@ def test_a_wrong_url_is_an_error_and_not_an_empty_memory(server):
             lambda: "k" in memory,
             lambda: memory.delete("k"),
         ):
-            with pytest.raises(ScrubjayError, match="no such path"):
+            with pytest.raises(InvalidInput, match=rf"no such path.*write it as {server.url}$"):
                 call()
+
+
+@pytest.mark.parametrize("more", ["/", "/v1", "/v1/", "/#/namespaces/ns", "/?namespace=ns"])
+def test_a_url_that_was_copied_with_more_than_the_server_means_the_server(server, more):
+    name = fresh_name()
+    with Memory(name, url=f"{server.url}{more}", strict=True) as memory:
+        memory.set("k", 1)
+    with Memory(name, url=server.url) as memory:
+        assert memory.get("k") == 1
+    assert Target.of(split_credentials(f"{server.url}{more}")[0], None) == Target.of(server.url, None)
 
 
 def test_a_refused_update_returns_the_actual_usage(tmp_path):
