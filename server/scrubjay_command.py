@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import errno
 import inspect
 import ipaddress
@@ -77,7 +78,11 @@ def serve(arguments: argparse.Namespace) -> int:
         # Uvicorn has handlers of its own while it runs. Until then the request to stop is remembered: an exception
         # raised here could be lost in whatever the interpreter is doing.
         signal.signal(ending, lambda *_: stop.set())
-    print(banner(listener, start, settings, location), flush=True)
+    text = banner(listener, start, settings, location)
+    if settings.workers > 1:  # which import the service first, while clients would wait
+        threading.Thread(target=_print_when_ready, args=(text, listener), daemon=True).start()
+    else:
+        print(text, flush=True)
     os.environ.update({SETTINGS[name].variable: str(given) for name, given in flags.items() if given is not None})
     try:
         _run_server(_uvicorn_config(settings), listener, stop)
@@ -116,6 +121,15 @@ def _uvicorn_config(settings: Settings) -> uvicorn.Config:
         http=LimitedProtocol,
         ws="none",  # with a library for WebSockets installed, each handshake would leak memory
     )
+
+
+def _print_when_ready(text: str, listener: socket.socket) -> None:
+    """Print when the first worker answers: until then a connection waits in the queue of the port."""
+    with socket.socket(listener.family) as probe, contextlib.suppress(OSError):
+        probe.connect(listener.getsockname())
+        probe.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        probe.recv(1)
+    print(text, flush=True)
 
 
 def _run_server(config: uvicorn.Config, listener: socket.socket, stop: threading.Event) -> None:

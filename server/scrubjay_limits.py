@@ -351,7 +351,7 @@ def _default_head(headers: list[tuple[bytes, bytes]]) -> bytes:
 
 def describe_rate(per_minute: int, workers: int) -> str:
     """The limit of requests a minute, in the words of the banner and of the error."""
-    share = f" ({per_minute / workers:g} in each of {workers} workers)" if workers > 1 else ""
+    share = f" ({per_minute / workers:,g} in each of {workers} workers)" if workers > 1 else ""
     return f"{pluralize(per_minute, 'request')} a minute{share}"
 
 

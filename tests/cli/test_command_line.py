@@ -195,7 +195,9 @@ def test_without_a_command_the_state_is_shown_and_nothing_is_created(scrubjay, t
 
 
 def test_the_status_says_whether_a_server_answers(scrubjay, server):
-    assert f"{server.url} answers" in scrubjay(SCRUBJAY_URL=server.url).stdout
+    told = scrubjay(SCRUBJAY_URL=server.url).stdout
+    assert f"{server.url} answers" in told
+    assert re.search(r"^data +on the server below", told, re.MULTILINE)
     assert "to start one: scrubjay serve" in scrubjay(SCRUBJAY_PORT="9").stdout
     status = json.loads(scrubjay("status", "--json", "--url", server.url).stdout)
     assert (status["server"], status["answers"]) == (server.url, True)

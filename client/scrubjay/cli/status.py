@@ -35,6 +35,9 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def _report_file(settings: Settings, report: Report) -> None:
+    if settings.url:
+        report("data     on the server below, because SCRUBJAY_URL or --url names it")
+        return
     if settings.store:
         _report_database(settings, report)
         return
