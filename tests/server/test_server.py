@@ -378,13 +378,13 @@ def test_health_ready_and_metrics_answer(server):
 def test_metrics_add_up_over_workers(tmp_path):
     with serving(tmp_path / "db", "--workers", "2") as server:
         for _ in range(20):
-            requests.get(f"{server.url}/health", timeout=60)
+            requests.get(f"{server.url}/ready", timeout=60)
         give_up_at = time.monotonic() + 60
         count = ""
         while not count.endswith(" 20.0"):  # a worker publishes its counts once a second
             assert time.monotonic() < give_up_at, count
             lines = requests.get(f"{server.url}/metrics", timeout=60).text.splitlines()
-            (count,) = [line for line in lines if line.startswith("scrubjay_requests_total") and "/health" in line]
+            (count,) = [line for line in lines if line.startswith("scrubjay_requests_total") and "/ready" in line]
 
 
 def test_ready_is_503_when_the_database_is_damaged(tmp_path):
