@@ -353,13 +353,15 @@ def bench_postgres(folder: Path) -> None:
             PostgresStore.from_conn_string(database.url) as langgraph,
             redis_server(folder, "always") as durable_redis,
             Memory("bench", url=url) as ours,
-            unlimited(folder / "served.db") as on_file,
-            serving(
-                folder, "--writes-per-day", "0", "--max-bytes", "0", "--store", database.fresh_url()
-            ) as on_postgres,
         ):
             langgraph.setup()
             _bench_postgres_client(bare, ours, langgraph, durable_redis)
+        # Not before: a server listens, and every write would also wake it.
+        quota = ("--writes-per-day", "0", "--max-bytes", "0")
+        with (
+            unlimited(folder / "served.db") as on_file,
+            serving(folder, *quota, "--store", database.fresh_url()) as on_postgres,
+        ):
             _bench_postgres_servers(on_postgres, on_file)
     finally:
         database.close()

@@ -28,6 +28,7 @@ def _own_settings(monkeypatch, tmp_path):
     """No test reads or writes what belongs to the developer."""
     for setting in SETTINGS.values():
         monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.setenv("SCRUBJAY_TIMEOUT", "60")  # not 5: a server on a busy machine may take longer
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("HOME", str(tmp_path))
 

@@ -23,8 +23,9 @@ def test_the_service_conforms_to_its_openapi_document(guarded, tmp_path):
         "--header", "Accept: application/json",  # without it changes are a stream of events, which does not end
         "--generation-deterministic", "--max-examples", "10", "--continue-on-failure",
     ]  # fmt: skip
+    environment = clean_environment(PYTHONPATH=str(CONFIG.parent))  # where its hooks are
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, timeout=1200, check=False, env=clean_environment()
+        command, capture_output=True, text=True, cwd=tmp_path, timeout=1200, check=False, env=environment
     )
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2000:]
     document = requests.get(f"{guarded.url}/openapi.json", timeout=60).json()
