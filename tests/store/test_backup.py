@@ -18,7 +18,7 @@ import pytest
 
 from harness import clean_environment
 from scrubjay.errors import InvalidInput, Unavailable
-from scrubjay.store import items, lists
+from scrubjay.store import api_keys, items, lists, sign_ins
 from scrubjay.store.sqlite import SqliteStore, backup, erase, schema
 
 
@@ -181,6 +181,18 @@ def test_a_restore_copies_the_previous_database_and_open_stores_see_the_new_one(
     assert steps
     again = backup.restore(previous, tmp_path / "db", quiet).previous
     assert read(again) == {"a": "1", "b": "3"}, "each previous database has its own name"
+
+
+def test_a_restore_ends_every_sign_in_of_the_backup(tmp_path):
+    store = make(tmp_path / "db", a=1)
+    secret = store.run(api_keys.issue("a", ("*",), False, True)).secret
+    token, _ = store.run(sign_ins.start(secret))
+    copy_of(store, tmp_path / "copy")
+    store.run(sign_ins.end(token))
+    backup.restore(tmp_path / "copy", tmp_path / "db", quiet)
+    assert store.run(sign_ins.find(token)) is None
+    assert store.run(sign_ins.start(secret))
+    store.close()
 
 
 def test_every_write_during_a_restore_is_in_the_previous_or_the_new_database(tmp_path):

@@ -184,6 +184,8 @@ def _staged(backup: Path, folder: Path) -> Iterator[Path]:
             check_copy(copy)
         except ScrubjayError as error:
             raise Unavailable(error.detail.replace(str(copy), str(backup))) from error
+        with contextlib.closing(_open(copy)) as file:
+            file.execute("DELETE FROM sign_ins")  # a browser that signed out after the backup stays signed out
         yield copy
 
 
