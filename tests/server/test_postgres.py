@@ -147,7 +147,9 @@ def test_all_namespaces_move_between_the_engines_and_come_back_the_same(tmp_path
     assert run_command("export", "--all", "--path", file, "-o", exported).returncode == 0
     done = run_command("import", "--json", "--url", url, "-i", exported)
     assert [each["namespace"] for each in json.loads(done.stdout)["imported"]] == ["a", "b ü", "c"]
-    assert run_command("doctor", "--url", url).returncode == 0
+    for words, variables in ((("--url", url), {}), ((), {"SCRUBJAY_STORE": url})):
+        checked = run_command("doctor", *words, **variables)
+        assert (checked.returncode, checked.stdout.startswith(b"database postgresql://")) == (0, True)
     there = run_command("export", "--all", "--url", url).stdout
     assert without_headers(there) == without_headers(exported.read_bytes())
     assert run_command("import", "--path", tmp_path / "back.db", stdin=there).returncode == 0
