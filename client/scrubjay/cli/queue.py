@@ -16,7 +16,7 @@ from scrubjay.cli.parser import SERVER, Commands
 from scrubjay.errors import InvalidInput, ScrubjayError, pluralize
 from scrubjay.memory import open_executor
 from scrubjay.models import iso
-from scrubjay.settings import memory_settings
+from scrubjay.settings import is_database, memory_settings
 
 if TYPE_CHECKING:
     from scrubjay.outbox.queue import QueueFile, Summary, Target
@@ -151,10 +151,19 @@ def _target(location: str, api_key: str | None) -> Target:
     from scrubjay.outbox.queue import Target  # noqa: PLC0415 - only these commands need it
     from scrubjay.transport import is_server, split_credentials  # noqa: PLC0415
 
+    if is_database(location):
+        return Target.of(_database_name(location), None)
     if not is_server(location):
         return Target.of(location, None)
     shown, credentials = split_credentials(location)
     return Target.of(shown, api_key or credentials)
+
+
+def _database_name(url: str) -> str:
+    """The URL of a PostgreSQL database as the queue has it: without a user, a password and parameters."""
+    from scrubjay.store.postgres.connection import Address  # noqa: PLC0415 - only with such a database
+
+    return Address(url).name
 
 
 def _flush(location: str, api_key: str | None, arguments: argparse.Namespace, report: Report) -> bool:
@@ -179,11 +188,16 @@ def _flush(location: str, api_key: str | None, arguments: argparse.Namespace, re
 
 
 def _open_outbox(location: str, api_key: str | None) -> object:
-    """An outbox in front of a server, or in front of a file that an agent could not write to."""
+    """An outbox in front of a server, or in front of a file or a database that an agent could not write to."""
     from scrubjay.transport import is_server  # noqa: PLC0415 - only this command needs it
 
     if is_server(location):
         return open_executor(memory_settings(url=location, api_key=api_key or ""), strict=False)
+    if is_database(location):
+        settings = memory_settings()
+        known = {_database_name(url): url for url in (settings.store, settings.url) if url and is_database(url)}
+        store = known.get(location, location)  # the queue has no password: one may be in ~/.pgpass
+        return open_executor(settings._replace(url=None, store=store), strict=False, unattended=True)
     settings = memory_settings(path=location)._replace(url=None, store=None)
     return open_executor(settings, strict=False, unattended=True)
 
