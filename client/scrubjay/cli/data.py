@@ -320,25 +320,24 @@ def _erase_at(settings: Settings, namespace: str) -> list[erasure.Erasure]:
 
     Queued writes are erased even if the server cannot be reached, or the URL is not a Scrubjay server.
     """
-    url = str(settings.url)
     with _server(settings) as server:
         try:
             erasures = [server.erase(namespace, _read_erasure)]
         except Unavailable as error:
-            dropped = _drop_queued(url, namespace)
+            dropped = _drop_queued(server.location, namespace)
             raise Unavailable(
                 f"{error}. {namespace!r} on the server is not erased: run this again when it answers"
                 f" ({pluralize(dropped, 'queued write')} on this machine erased)"
             ) from error
-        if _drop_queued(url, namespace):
+        if _drop_queued(server.location, namespace):
             erasures.append(server.erase(namespace, _read_erasure))
     return erasures
 
 
-def _drop_queued(url: str, namespace: str) -> int:
+def _drop_queued(location: str, namespace: str) -> int:
     """Erase the queued writes for a namespace of a server; returns how many there were."""
     with open_queue() as file:
-        dropped = file.drop(location=url, namespace=namespace)
+        dropped = file.drop(location=location, namespace=namespace)
     if dropped:
         note(f"dropped  {pluralize(dropped, 'queued write')} in {file.path}")
     return dropped
