@@ -48,13 +48,14 @@ class Authenticator:
     """Admits requests: by api key or, until the first key is issued, by being local; within the client's limits."""
 
     def __init__(
-        self, keys: KeyCache, sign_ins: SignIns, settings: Settings, per_minute: float, max_concurrent: int
+        self, keys: KeyCache, sign_ins: SignIns, settings: Settings, workers: int, max_concurrent: int
     ) -> None:
         self._keys = keys
         self.sign_ins = sign_ins
         self._requires_key = requires_key(settings)
         self._is_file = settings.socket is not None
-        self._request_limit = RequestLimit(per_minute) if per_minute else None
+        per_minute = settings.requests_per_minute
+        self._request_limit = RequestLimit(per_minute, workers) if per_minute else None
         self.concurrency = ConcurrencyLimit(max_concurrent)
 
     async def admit(self, scope: Scope) -> Access:

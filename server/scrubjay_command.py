@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import errno
 import inspect
 import ipaddress
@@ -32,7 +33,7 @@ from scrubjay.store.engine import Store, location_of
 from scrubjay.store.operation import NO_QUOTA, Quota
 from scrubjay.version import __version__
 from scrubjay_auth import Quotas, requires_key
-from scrubjay_limits import LimitedProtocol
+from scrubjay_limits import LimitedProtocol, describe_rate
 from scrubjay_log import log_config
 
 KEEP_ALIVE_SECONDS = 75
@@ -53,6 +54,8 @@ def main(argv: list[str] | None = None) -> int:
 def serve(arguments: argparse.Namespace) -> int:
     """Run the service until SIGTERM or Ctrl-C; return the exit status."""
     flags = {name: getattr(arguments, name, None) for name, setting in SETTINGS.items() if setting.serve}
+    if flags["path"] is not None and flags["store"] is None:
+        os.environ.pop(SETTINGS["store"].variable, None)  # a flag wins over a variable, in the workers, too
     try:
         settings = server_settings(**flags)
         if settings.embedder:
@@ -75,7 +78,11 @@ def serve(arguments: argparse.Namespace) -> int:
         # Uvicorn has handlers of its own while it runs. Until then the request to stop is remembered: an exception
         # raised here could be lost in whatever the interpreter is doing.
         signal.signal(ending, lambda *_: stop.set())
-    print(banner(listener, start, settings, location), flush=True)
+    text = banner(listener, start, settings, location)
+    if settings.workers > 1:  # which import the service first, while clients would wait
+        threading.Thread(target=_print_when_ready, args=(text, listener), daemon=True).start()
+    else:
+        print(text, flush=True)
     os.environ.update({SETTINGS[name].variable: str(given) for name, given in flags.items() if given is not None})
     try:
         _run_server(_uvicorn_config(settings), listener, stop)
@@ -114,6 +121,15 @@ def _uvicorn_config(settings: Settings) -> uvicorn.Config:
         http=LimitedProtocol,
         ws="none",  # with a library for WebSockets installed, each handshake would leak memory
     )
+
+
+def _print_when_ready(text: str, listener: socket.socket) -> None:
+    """Print when the first worker answers: until then a connection waits in the queue of the port."""
+    with socket.socket(listener.family) as probe, contextlib.suppress(OSError):
+        probe.connect(listener.getsockname())
+        probe.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        probe.recv(1)
+    print(text, flush=True)
 
 
 def _run_server(config: uvicorn.Config, listener: socket.socket, stop: threading.Event) -> None:
@@ -210,7 +226,7 @@ def banner(listener: socket.socket, start: Start, settings: Settings, location: 
     url, also = _url_of(listener)
     quotas = Quotas(settings)
     requests = settings.requests_per_minute
-    requests_text = f"{pluralize(requests, 'request')} a minute for each client" if requests else "unlimited reads"
+    rate = f"{describe_rate(requests, max(settings.workers, 1))} for each client" if requests else "unlimited reads"
     pages = (
         f"{url}/ is the dashboard, {url}/docs the API"
         if url.startswith("http")
@@ -219,7 +235,7 @@ def banner(listener: socket.socket, start: Start, settings: Settings, location: 
     return f"""Scrubjay {__version__} is serving at {url}{also}
   {start.access}
   data     {location}
-  quotas   {_describe_quotas(quotas, is_open=start.is_open)}; {requests_text}
+  quotas   {_describe_quotas(quotas, is_open=start.is_open)}; {rate}
   try      {_try_line(url, start)}
   look     {pages}
   stop     Ctrl-C"""

@@ -349,6 +349,12 @@ def _default_head(headers: list[tuple[bytes, bytes]]) -> bytes:
     return _last_default[1]
 
 
+def describe_rate(per_minute: int, workers: int) -> str:
+    """The limit of requests a minute, in the words of the banner and of the error."""
+    share = f" ({per_minute / workers:,g} in each of {workers} workers)" if workers > 1 else ""
+    return f"{pluralize(per_minute, 'request')} a minute{share}"
+
+
 class RequestLimit:
     """A limit of requests a minute for each client, of which a minute's worth may come at once.
 
@@ -356,8 +362,9 @@ class RequestLimit:
     of it, and many addresses take no more memory than MAX_COUNTED_CLIENTS.
     """
 
-    def __init__(self, per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._per_minute = per_minute
+    def __init__(self, per_minute: int, workers: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+        self._allowed = describe_rate(per_minute, workers)
+        self._per_minute = per_minute / workers  # each process counts for itself, and allows its share
         self._clock = clock
         self._full_at: dict[str, float] = {}
 
@@ -374,9 +381,8 @@ class RequestLimit:
         wait = self._full_at.get(client, 0.0) + 60 / self._per_minute - 60 - self._clock()
         if wait > 0:
             seconds = math.ceil(wait)
-            allowed = pluralize(math.ceil(self._per_minute), "request")
             raise QuotaExceeded(
-                f"more than {allowed} a minute; try again in {seconds} s, or raise it on the server:"
+                f"more than {self._allowed}; try again in {seconds} s, or raise it on the server:"
                 " SCRUBJAY_REQUESTS_PER_MINUTE",
                 retry_after=seconds,
             )

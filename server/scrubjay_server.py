@@ -779,7 +779,7 @@ async def _answer_http_error(request: Request, error: Any) -> Response:
     """Starlette's errors: no such path, no such method."""
     if error.status_code == 404:
         # Not the code of a missing key: a client with a wrong URL must not take it for that.
-        return failure(404, "no_such_path", "there is no such path; is the URL right? /docs lists them")
+        return failure(404, "no_such_path", "there is no such path; /docs lists them")
     if error.status_code == 405:
         allow = request.app.allowed_methods(request.scope).encode()
         return failure(405, "method_not_allowed", str(error.detail), [(b"allow", allow)])
@@ -840,7 +840,7 @@ async def _lifespan(app: Service) -> AsyncIterator[None]:
             keys,
             SignIns(store),
             settings,
-            settings.requests_per_minute / workers,
+            workers,
             share_of_connections(REQUEST_SHARE),
         )
         app.resources = Resources(

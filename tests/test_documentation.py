@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
+import scrubjay
 from adapters.models import serving_model
 from harness import clean_environment, run_command, serving
-from scrubjay import Memory
+from scrubjay import Memory, ScrubjayError
+from scrubjay import errors as errors_module
 from scrubjay.commands import VERBS
 from scrubjay.exact_json import MAX_READ_BYTES, MAX_WRITE_BYTES
 from scrubjay.outbox.sender import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
@@ -24,7 +26,9 @@ from scrubjay.settings import DEFAULT_MAX_BYTES, DEFAULT_WRITES_PER_DAY, SETTING
 from scrubjay.store.api_keys import LIMITS
 from scrubjay.store.changes import REFUSAL_SHARE
 from scrubjay.store.expiry import KEY_DAYS
+from scrubjay.store.overview import MAX_RECENT
 from scrubjay.store.sign_ins import SIGN_IN_SECONDS
+from scrubjay.validation import MAX_KEY_BYTES, MAX_NAMESPACE_CHARS, MAX_NOTE_BYTES
 from scrubjay_command import SHUTDOWN_SECONDS
 from scrubjay_limits import (
     BODY_SHARE,
@@ -210,6 +214,18 @@ def test_figures_in_a_page_are_those_of_the_code():
             f"at most {MAX_REFUSALS} rows",
             "a quarter of that memory" if BODY_SHARE == 4 else "",
         ),
+        "tutorial.md": (
+            f"up to {MAX_WRITE_BYTES // 2**20} MiB in one call",
+            f"Keys are text of up to {MAX_KEY_BYTES} bytes",
+            f"Namespaces are 1 to {MAX_NAMESPACE_CHARS} characters",
+            "Ids are kept for a week" if KEY_DAYS == 7 else "",
+        ),
+        "http-api.md": (
+            "Keys are kept for a week" if KEY_DAYS == 7 else "",
+            "it ends after eight hours" if SIGN_IN_SECONDS == 8 * 3600 else "",
+            "the latest hundred changes" if MAX_RECENT == 100 else "",
+        ),
+        "recall.md": (f"A note has at most {MAX_NOTE_BYTES // 2**20} MiB",),
         "durability.md": (
             f"tries again after {FIRST_RETRY_SECONDS} s, and doubles the delay up to {MAX_RETRY_SECONDS:g} s",
             f"keeps a key for {KEY_DAYS} days",
@@ -220,6 +236,21 @@ def test_figures_in_a_page_are_those_of_the_code():
         for sentence in sentences:
             assert sentence, "a word on the page stands for a number that has changed"
             assert sentence in text, f"{name}: {sentence}"
+
+
+def test_pages_list_every_error_with_its_other_classes_and_its_code():
+    errors = {name: each for name, each in vars(errors_module).items() if isinstance(each, type)}
+    errors = {name: each for name, each in errors.items() if issubclass(each, ScrubjayError)}
+    assert set(errors) <= set(scrubjay.__all__)
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", tutorial.partition("## Errors")[2], re.MULTILINE))
+    assert set(rows) == set(errors) - {"ScrubjayError"}
+    for name, text in rows.items():
+        for base in re.findall(r"\(an? `(\w+)`\)|\(also an? `(\w+)`\)", text):
+            assert "".join(base) in {each.__name__ for each in errors[name].__mro__}
+    table = (ROOT / "docs" / "http-api.md").read_text().partition("| status | code |")[2]
+    codes = set(re.findall(r"^\|[^|]*\| `(\w+)`", table, re.MULTILINE))
+    assert codes == {error.code for error in errors.values()} - {"missing_extra"} | {"method_not_allowed"}
 
 
 def test_the_page_on_durability_names_every_verb_that_can_be_queued():

@@ -12,13 +12,21 @@ import contextlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from scrubjay.commands import CHANGES, CONTAINS, GET, MISSING, Command, field
-from scrubjay.errors import NotFound, OutcomeUnknown, ScrubjayError, Unavailable, from_response
+from scrubjay.errors import InvalidInput, NotFound, OutcomeUnknown, ScrubjayError, Unavailable, from_response
 from scrubjay.executor import Executor
 from scrubjay.settings import Settings
-from scrubjay.transport import Response, ResponseLost, StreamedResponse, Transport, open_transport, split_credentials
+from scrubjay.transport import (
+    Response,
+    ResponseLost,
+    StreamedResponse,
+    Transport,
+    open_transport,
+    split_credentials,
+    start_hint,
+)
 from scrubjay.validation import check_header
 from scrubjay.version import __version__
 
@@ -190,12 +198,15 @@ class HttpExecutor(Executor):
 
     def _error(self, response: Response) -> ScrubjayError:
         """The error that the response stands for."""
-        return self._parse(
-            response,
-            lambda body: from_response(
-                body["code"], body["detail"], response.status, response.headers.get("retry-after")
-            ),
-        )
+        return self._parse(response, lambda body: self._read_error(body, response))
+
+    def _read_error(self, body: Mapping[str, str], response: Response) -> ScrubjayError:
+        code, detail = body["code"], body["detail"]
+        path = urlsplit(self.location).path
+        if code == "no_such_path" and path:
+            root = self.location.removesuffix(path)
+            return InvalidInput(f"{detail}; the URL {self.location} has the path {path!r}: write it as {root}")
+        return from_response(code, detail, response.status, response.headers.get("retry-after"))
 
     def _unreachable(self, error: OSError) -> Unavailable:
         if isinstance(error, ResponseLost):
@@ -208,7 +219,7 @@ class HttpExecutor(Executor):
             return "if the certificate is your own, set REQUESTS_CA_BUNDLE to the file of its authority"
         if tls_failure:
             return f"the server does not seem to use TLS: try {self.location.replace('https://', 'http://', 1)}"
-        return "is it running? start it with: scrubjay serve"
+        return start_hint(self.location)
 
 
 def _root(namespace: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import chain
+from math import isfinite
 from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Self
@@ -324,8 +325,8 @@ class Memory:
         """
         check_key(key)
         _check_once(once)
-        if type(by) not in (int, float):
-            raise InvalidInput(f"by is a number, not {repr_short(by)}")
+        if type(by) is not int and not (type(by) is float and isfinite(by)):
+            raise InvalidInput(f"by is a finite number, not {repr_short(by)}")
         encode(by, "by")
         return self._executor.run(commands.INCR(self.namespace, key, by, once=once))
 
@@ -838,10 +839,11 @@ def resolve_arguments(**arguments: Any) -> Settings:
     if arguments.get("url") is not None and arguments.get("path") is not None:
         raise InvalidInput("give url= for a server or a database, or path= for a file, not both")
     settings = memory_settings(**arguments)
-    url = None if arguments.get("path") is not None else settings.url
+    is_path = arguments.get("path") is not None  # an argument wins over both variables
+    url, store = (None, None) if is_path else (settings.url, settings.store)
     return settings._replace(
         url=None if is_database(url) else url,
-        store=url if is_database(url) else None,
+        store=url if is_database(url) else None if url else store,
         path=fspath(settings.path),
         outbox=fspath(settings.outbox),
     )

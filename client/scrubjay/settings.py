@@ -118,7 +118,8 @@ SETTINGS = {
             "store",
             None,
             str,
-            "the PostgreSQL database to use instead of the file: postgresql://host,host/database",
+            "the PostgreSQL database to use instead of the file, if there is no SCRUBJAY_URL:"
+            " postgresql://host,host/database",
             serve=True,
         ),
         Setting(
@@ -284,7 +285,8 @@ class Settings(NamedTuple):
 
 
 _STORE = ("audit_days", "audit_rows")
-_FOR_MEMORY = {name for name, setting in SETTINGS.items() if setting.memory} | {*_STORE, "learn_tokens", "new_secret"}
+_FOR_MEMORY = {name for name, setting in SETTINGS.items() if setting.memory}
+_FOR_MEMORY |= {*_STORE, "store", "learn_tokens", "new_secret"}
 _FOR_SERVER = {name for name, setting in SETTINGS.items() if setting.serve} | {"secret"}
 
 

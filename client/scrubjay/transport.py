@@ -23,6 +23,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.fork_safety import ForkSafe
+from scrubjay.settings import SETTINGS
 from scrubjay.validation import check_seconds
 
 STREAM_SECONDS = 600.0
@@ -108,11 +109,12 @@ def _socket_path(url: str) -> str:
 
 
 def _split(url: str) -> SplitResult:
+    """The parts of a server's URL, without what a pasted one may have more: /v1 of the API, or the dashboard's #…."""
     try:
         parts = urlsplit(url)
         parts.netloc.encode("idna")
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return parts
+            return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1"), query="", fragment="")
     except ValueError:  # unclosed brackets, a port that is not a number, an invalid host name
         pass
     raise InvalidInput(
@@ -132,6 +134,19 @@ def split_credentials(url: str) -> tuple[str, str | None]:
     parts = _split(url)
     credentials, at, host = parts.netloc.rpartition("@")
     return parts._replace(netloc=host).geturl().rstrip("/"), credentials if at else None
+
+
+def start_hint(location: str) -> str:
+    """How to start a server at a location that nothing answers at; if it is another machine, only a question."""
+    if location.startswith(SOCKET_SCHEME):
+        return f"is it running? start it with: scrubjay serve --socket {_socket_path(location)}"
+    parts, default = _split(location), SETTINGS["port"].default
+    if parts.hostname not in _LOOPBACK:
+        return f"is it running on {parts.hostname}?"
+    if parts.port is None:
+        return f"the URL has no port, and that of `scrubjay serve` is {default}: {parts.geturl()}:{default}"
+    port = "" if parts.port == default else f" --port {parts.port}"
+    return f"is it running? start it with: scrubjay serve{port}"
 
 
 def _basic(parts: SplitResult) -> str:

@@ -14,6 +14,8 @@ import pytest
 
 from harness import clean_environment, fresh_name, run_text, serving
 from scrubjay.cli import parser
+from scrubjay.commands import DELETE
+from scrubjay.outbox.queue import QueueFile, Target
 
 
 @pytest.fixture(params=["file", "server"])
@@ -142,6 +144,22 @@ def test_doctor_tells_when_the_server_does_not_answer(tmp_path):
     )  # fmt: skip
     assert ended.returncode == 1
     assert re.search(r"PROBLEM +cannot reach http://127.0.0.1:9", ended.stdout)
+
+
+def test_doctor_checks_what_the_user_uses(server, tmp_path):
+    (tmp_path / "broken").write_bytes(b"not a database" * 1000)
+    other = {"SCRUBJAY_PATH": str(tmp_path / "broken"), "SCRUBJAY_OUTBOX": str(tmp_path / "outbox")}
+    ended = run_text("doctor", SCRUBJAY_URL=server.url, **other)
+    assert (ended.returncode, "broken" in ended.stdout) == (0, False)
+    assert f"server   {server.url}" in ended.stdout
+    assert "on its machine: scrubjay doctor --path FILE" in ended.stdout
+    assert run_text("doctor", **other).returncode == 1
+    queue = QueueFile(tmp_path / "outbox", Target.of(server.url, None))
+    queue.add(DELETE("ns", "k", None), "c-1", "a reason")
+    queue.close()
+    ended = run_text("doctor", SCRUBJAY_URL=server.url, **other)
+    assert ended.returncode == 1
+    assert "PROBLEM  1 write for it not sent; to see why: scrubjay pending" in ended.stdout
 
 
 def test_a_missing_server_extra_names_the_command(tmp_path):

@@ -195,7 +195,9 @@ def test_without_a_command_the_state_is_shown_and_nothing_is_created(scrubjay, t
 
 
 def test_the_status_says_whether_a_server_answers(scrubjay, server):
-    assert f"{server.url} answers" in scrubjay(SCRUBJAY_URL=server.url).stdout
+    told = scrubjay(SCRUBJAY_URL=server.url).stdout
+    assert f"{server.url} answers" in told
+    assert re.search(r"^data +on the server below", told, re.MULTILINE)
     assert "to start one: scrubjay serve" in scrubjay(SCRUBJAY_PORT="9").stdout
     status = json.loads(scrubjay("status", "--json", "--url", server.url).stdout)
     assert (status["server"], status["answers"]) == (server.url, True)
@@ -208,7 +210,7 @@ def test_open_shows_the_address_of_a_server_that_answers(scrubjay, server, monke
     assert opened == [server.url]
     ended = scrubjay("open", "--url", "http://127.0.0.1:9")
     assert (ended.returncode, opened) == (3, [server.url])
-    assert "scrubjay serve" in ended.stderr
+    assert "start it with: scrubjay serve --port 9\n" in ended.stderr
 
 
 def test_the_demo_remembers_what_the_killed_process_stored(scrubjay, tmp_path):

@@ -39,8 +39,9 @@ def say(memory, session, *texts):
 def test_chat_prints_the_latest_conversation_or_the_one_named(scrubjay, memory):
     say(memory, "sarah", "Hi", "Bye")
     say(memory, "bob", "Hello")
-    code, printed, _ = scrubjay("chat", "support")
+    code, printed, told = scrubjay("chat", "support")
     assert code == 0
+    assert told == "session bob: 1 message of bob\n"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  bob: Hello\n", printed)
     assert [line[21:] for line in scrubjay("chat", "support", "--session", "sarah")[1].splitlines()] == [
         "sarah: Hi", "sarah: Bye",
@@ -98,6 +99,16 @@ def test_sessions_are_listed_with_their_messages_and_people(scrubjay, memory):
     assert re.fullmatch(r"sarah +2 messages +\d{4}-\d\d-\d\d \d\d:\d\d  sarah", second)
     listed = [json.loads(line) for line in scrubjay("sessions", "support", "--json")[1].splitlines()]
     assert [each["key"] for each in listed] == ["history", "session:sarah:messages"]
+
+
+def test_a_group_chat_and_the_lines_of_its_members_are_one_session(scrubjay, memory):
+    say(memory, "team", "Hi", "Bye")
+    memory.append("session:team:conversation_history", {"sender": "ana", "message": "Hello"})
+    code, printed, _ = scrubjay("sessions", "support")
+    assert (code, printed.count("\n")) == (0, 1)
+    assert re.match(r"team +2 messages", printed)
+    assert {"ana", "team"} <= set(re.split(r"[\s,]+", printed))
+    assert len(scrubjay("sessions", "support", "--json")[1].splitlines()) == 1
 
 
 def test_forget_session_erases_it_with_its_notes(scrubjay, memory):

@@ -265,6 +265,32 @@ def test_a_restore_tells_which_revoked_keys_are_in_force_again(tmp_path):
         assert "no api key was revoked" in scrubjay("restore", keep, "--path", path, "--revoke-keys").stdout.decode()
 
 
+def test_a_restore_names_what_it_removes_and_brings_back(tmp_path):
+    path, keep = tmp_path / "db", tmp_path / "copy"
+    for name in ("both", "old"):
+        scrubjay("set", name, "k", "1", "--path", path)
+    rotated, lost = (
+        scrubjay("key", "issue", "--admin", "--name", name, "--path", path).stdout.decode().split("_")[1]
+        for name in ("rotated", "lost")
+    )
+    scrubjay("key", "revoke", lost, "--path", path)
+    assert scrubjay("backup", keep, "--path", path).returncode == 0
+    scrubjay("key", "rotate", rotated, "--path", path)
+    lost = scrubjay("key", "issue", "--name", "lost", "--path", path).stdout.decode().split("_")[1]
+    scrubjay("erase", "old", "--yes", "--path", path)
+    for i in range(12):
+        scrubjay("set", f"new-{i:02}", "k", "1", "--path", path)
+    told = scrubjay("restore", keep, "--path", path).stdout.decode()
+    assert re.search(r"^removed  namespaces new-00, .*new-09 and 2 more,", told, re.MULTILINE)
+    assert re.search(r"^back     namespace old,", told, re.MULTILINE)
+    assert "both" not in told
+    assert f"CAUTION  api key {lost} (lost) is not valid any more" in told
+    assert f"CAUTION  api key {rotated} (rotated) has its old secret again; to revoke it:" in told
+    again = json.loads(scrubjay("restore", keep, "--path", path, "--json").stdout)
+    assert (again["removed"], again["brought_back"]) == ([], [])
+    assert "in_force_again" not in again
+
+
 def test_a_restore_tells_when_no_key_is_in_force_any_more(tmp_path):
     scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db")
     assert scrubjay("backup", tmp_path / "copy", "--path", tmp_path / "db").returncode == 0

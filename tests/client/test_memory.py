@@ -330,6 +330,12 @@ def test_appending_to_what_is_no_list_is_a_conflict(memory, value):
     assert memory.get("k") == value
 
 
+@pytest.mark.parametrize("by", [float("nan"), float("inf"), "1", True, None])
+def test_incr_takes_finite_numbers_only(memory, by):
+    with pytest.raises(InvalidInput, match="by is a finite number, not"):
+        memory.incr("n", by)
+
+
 def test_incr_counts_from_zero_and_needs_a_number(memory):
     assert memory.incr("n") == 1
     assert memory.incr("n", 10**30) == 10**30 + 1
@@ -405,6 +411,33 @@ def test_what_has_expired_is_gone_at_once(memory):
     assert memory.incr("k") == 1
     memory.set("stays", 2)
     assert memory.item("stays").expires_at is None
+
+
+def test_append_and_incr_leave_the_expiry_and_set_and_update_replace_it(memory):
+    memory.update({"l": [1], "n": 1, "s": 1, "u": 1}, ttl=1000)
+    ends = {key: memory.item(key).expires_at for key in "ln"}
+    memory.append("l", 2)
+    memory.incr("n")
+    memory.set("s", 2)
+    memory.update({"u": 2})
+    assert {key: memory.item(key).expires_at for key in "ln"} == ends
+    assert [memory.item(key).expires_at for key in "su"] == [None, None]
+
+
+def test_a_call_is_one_write_and_reads_and_deletes_are_none(memory):
+    before = memory.usage().writes_today
+    memory.append("l", *range(50))
+    memory.update({f"k{i}": i for i in range(20)})
+    with memory.transaction() as t:
+        t.set("a", 1)
+        t.append("l", 51)
+    assert memory.usage().writes_today == before + 3
+    memory.get("l")
+    memory.tail("l", 5)
+    memory.keys()
+    memory.delete("l")
+    memory.clear()
+    assert memory.usage().writes_today == before + 3
 
 
 def test_usage_adds_up(memory):

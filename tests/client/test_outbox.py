@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import http.server
 import itertools
+import json
 import logging
 import os
 import pickle
@@ -158,7 +159,8 @@ def test_everything_waits_for_a_server_that_is_not_there_yet(tmp_path, caplog):
             assert write_all(memory)[:3] == [2, 4, False], "from here on the server answers again"
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert str(memory_settings().outbox) in caplog.records[0].getMessage()
-    for command in ("`scrubjay pending`", "`scrubjay flush`", "`scrubjay pending --drop`"):
+    url = f"--url http://127.0.0.1:{port}"
+    for command in ("`scrubjay pending`", f"`scrubjay flush {url}`", f"`scrubjay pending --drop {url} --yes`"):
         assert command in caplog.records[0].getMessage()
 
 
@@ -534,7 +536,8 @@ def test_what_waits_is_erased_even_if_the_server_cannot_be_reached(between, ther
         for each in (memory, other):
             each.set("k", f"a secret of {each.namespace}")
         between.mode = 404
-        assert main(["erase", "erased", "--yes", "--url", url]) == 3
+        with_key = url.replace("//", "//sj_key@")  # the queue has the URL without it
+        assert main(["erase", "erased", "--yes", "--url", f"{with_key}/v1"]) == 3
         told = capsys.readouterr()
         assert "dropped  1 queued write in" in told.err
         assert "is not erased: run this again when it answers" in told.err
@@ -717,11 +720,52 @@ def test_pending_tells_each_reason_once_and_how_much_waits_where(capsys):
     assert [re.sub(r"\d+s ago", "0s ago", line) for line in lines] == [
         "    one  30 writes, the oldest 0s ago",
         "    two  1 write, the oldest 0s ago",
+        f"  to send them: scrubjay flush --url {url}",
+        f"  to delete them: scrubjay pending --drop --url {url} --yes",
     ]
     assert main(["pending", "--all"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert len(listed) == 31
     assert f'{url}  two  set "ключ"' in listed[-1]
+
+
+def test_pending_has_the_reason_of_the_last_attempt_for_every_write(between, remote, capsys):
+    between.mode = "refuse"
+    for i in range(3):
+        remote.append("l", i)
+    between.mode = 503
+    with pytest.raises(Unavailable):
+        remote.flush(0.2)
+    reasons = {write.reason for write in remote.pending()}
+    assert len(reasons) == 1
+    assert "cannot reach" not in reasons.pop()
+    assert main(["pending"]) == 0
+    assert "cannot reach" not in capsys.readouterr().out
+    assert main(["pending", "--all"]) == 0
+    assert "cannot reach" not in capsys.readouterr().out
+
+
+def test_pending_says_which_writes_wait_for_another_key_and_its_commands_end_them(server, capsys, monkeypatch):
+    url, name = f"http://127.0.0.1:{free_port()}", fresh_name()
+    monkeypatch.setenv("SCRUBJAY_API_KEY", "a")
+    for key in ("a", "b"):
+        with Memory(name, url=url, api_key=key) as memory:
+            memory.set(key, key)
+    assert main(["pending"]) == 0
+    told = capsys.readouterr().out
+    heads = re.findall(rf"^queued for {url}( with another api key|)", told, re.MULTILINE)
+    assert heads == ["", " with another api key"]
+    assert f"scrubjay flush --other-keys --url {url}\n" in told
+    assert main(["pending", "--json"]) == 0
+    lines = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [line["other_key"] for line in lines] == [False, True]
+    assert main(["pending", "--all"]) == 0
+    assert [" for another api key: " in line for line in capsys.readouterr().out.splitlines()] == [False, True]
+    (drop,) = set(re.findall(r"to delete them: scrubjay (.*)", told))
+    assert main(drop.split()) == 0
+    capsys.readouterr()
+    assert main(["pending"]) == 0
+    assert capsys.readouterr().err == "no writes are queued\n"
 
 
 QUEUE_AND_EXIT = """

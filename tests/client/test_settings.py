@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+import scrubjay_command
 from harness import clean_environment
 from scrubjay import InvalidInput, Memory, Unavailable
+from scrubjay.memory import resolve_arguments
 from scrubjay.settings import SETTINGS, parse_size, resolve
 
 
@@ -110,3 +112,20 @@ def test_every_setting_has_a_default_that_it_can_read_itself():
         default = resolve(name)
         if default is not None:
             assert setting.parse(str(default)) == default
+
+
+def test_every_program_uses_the_database_in_scrubjay_store_unless_it_names_another(monkeypatch):
+    monkeypatch.setenv("SCRUBJAY_STORE", "postgresql://db/memory")
+    assert resolve_arguments().store == "postgresql://db/memory"
+    assert resolve_arguments(path="file").store is None
+    assert resolve_arguments(url="postgresql://other/memory").store == "postgresql://other/memory"
+    assert resolve_arguments(url="http://127.0.0.1:8787").store is None
+    monkeypatch.setenv("SCRUBJAY_URL", "http://127.0.0.1:8787")
+    assert (resolve_arguments().url, resolve_arguments().store) == ("http://127.0.0.1:8787", None)
+
+
+def test_a_path_given_to_serve_wins_over_scrubjay_store(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("SCRUBJAY_STORE", "postgresql://db/memory")
+    assert scrubjay_command.main(["--path", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert (str(tmp_path) in told, "postgresql" in told) == (True, False)

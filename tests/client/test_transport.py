@@ -14,7 +14,7 @@ import pytest
 from scrubjay import InvalidInput, Memory, Unavailable
 from scrubjay.http import HttpExecutor
 from scrubjay.settings import memory_settings
-from scrubjay.transport import ResponseLost, open_transport
+from scrubjay.transport import ResponseLost, open_transport, start_hint
 
 
 class Scripted:
@@ -303,6 +303,20 @@ def test_a_proxy_of_another_kind_is_refused_with_a_reason(monkeypatch):
     with pytest.raises(InvalidInput, match=r"socks5://127\.0\.0\.1' is not an http:// proxy") as refused:
         open_transport("http://scrubjay.test", 5)
     assert "pw" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("http://127.0.0.1:8787", "start it with: scrubjay serve"),
+        ("http://localhost:9001/v1", "start it with: scrubjay serve --port 9001"),
+        ("unix:/run/scrubjay.sock", "start it with: scrubjay serve --socket /run/scrubjay.sock"),
+        ("http://127.0.0.1", "that of `scrubjay serve` is 8787: http://127.0.0.1:8787"),
+        ("https://memory.example.com", "is it running on memory.example.com?"),
+    ],
+)
+def test_the_advice_for_a_server_that_is_not_there_has_its_own_address(url, hint):
+    assert start_hint(url).endswith(hint)
 
 
 def test_a_url_that_is_not_valid_is_shown_without_its_password():

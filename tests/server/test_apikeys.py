@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 import scrubjay_auth
 import scrubjay_server
-from harness import run_command, run_text, serving
+from harness import clean_environment, run_command, run_text, serving
 from scrubjay import AsyncMemory, Forbidden, InvalidInput, Memory, QuotaExceeded, Unauthenticated
 from scrubjay.store import api_keys
 from scrubjay.store.api_keys import Access
@@ -445,6 +445,7 @@ def test_after_the_last_key_is_revoked_every_request_is_refused(tmp_path):
         revoked = run_text("key", "revoke", key.split("_")[1], "--path", server.path)
         assert revoked.returncode == 0
         assert "last admin key" in revoked.stderr
+        assert f"revoked  api key {key.split('_')[1]} (" in revoked.stdout
         assert "--admin --path" in revoked.stderr
         assert run_text("key", "list", "--path", server.path).stdout == ""
         assert status(server) == status(server, key) == status(server, "nonsense") == 401
@@ -628,6 +629,18 @@ def test_require_key_issues_the_first_key_and_is_never_open(tmp_path, monkeypatc
     with serving(tmp_path / "db", "--require-key") as server:
         assert "sj_" not in server.banner
         assert status(server, secret) == 200
+
+
+def test_the_line_to_try_in_the_banner_works_when_it_is_pasted(tmp_path):
+    with serving(tmp_path / "db", "--require-key") as server:
+        line = re.search(r"^ +try +(.*)$", server.banner, re.MULTILINE)[1]
+        environment = clean_environment(HOME=str(tmp_path), PATH="/usr/bin:/bin")
+        tried = subprocess.run(
+            line, shell=True, env=environment, cwd="/", capture_output=True, text=True, timeout=300, check=False
+        )
+        assert (tried.returncode, tried.stderr) == (0, "")
+    with Memory("my-agent", path=tmp_path / "db") as memory:
+        assert memory.get("greeting") == "hello"
 
 
 def test_the_banner_says_that_a_server_is_open(server):

@@ -164,6 +164,31 @@ def test_a_watcher_is_woken_only_by_its_own_namespace(tmp_path):
     asyncio.run(watch())
 
 
+def test_idle_watchers_share_one_look_at_the_log(tmp_path, monkeypatch):
+    async def watch(count: int) -> tuple[int, int]:
+        async with AsyncStore(SqliteStore(tmp_path / "db", durability="fast")) as store:
+            await store.run(items.set_item("ns", "k", "1"))
+            looks, polls = [], []
+            run_now = store.run_now
+            monkeypatch.setattr(store, "run_now", lambda operation: (looks.append(operation), run_now(operation))[1])
+            watchers = Watchers(store)
+            waiting = [asyncio.ensure_future(watchers.wait(f"idle-{n}", watchers._last(), 60)) for n in range(count)]
+            await asyncio.sleep(0)
+            looks.clear()
+            last = watchers._last
+            monkeypatch.setattr(watchers, "_last", lambda: (polls.append(1), last())[1])
+            while len(polls) < 5:  # noqa: ASYNC110 - it counts what another task does
+                await asyncio.sleep(0.01)
+            result = len(looks), len(polls)
+            watchers.close()
+            await asyncio.gather(*waiting)
+            return result
+
+    for count in (1, 300):
+        looks, polls = asyncio.run(watch(count))
+        assert looks == polls, "one short query at each interval, however many watch"
+
+
 def test_a_stream_whose_cursor_is_gone_ends_and_the_next_request_gets_the_reason(own):
     with Memory("ns", url=own.url) as memory:
         memory.set("k", 1)

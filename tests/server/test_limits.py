@@ -523,10 +523,15 @@ def test_each_api_key_has_its_own_limit_and_wrong_keys_count_for_their_address(t
 def test_workers_share_the_limit(tmp_path):
     with serving(tmp_path / "db", "--workers", "2", "--requests-per-minute", "20") as server:
         started = time.monotonic()
-        statuses = [requests.get(f"{server.url}/v1/namespaces", timeout=60).status_code for _ in range(60)]
+        answers = [requests.get(f"{server.url}/v1/namespaces", timeout=60) for _ in range(60)]
         came_back = (time.monotonic() - started) * 20 / 60
+        banner = server.banner
+    statuses = [answer.status_code for answer in answers]
     assert 10 <= statuses.count(200) <= 20 + came_back
     assert set(statuses) == {200, 429}
+    refused = next(answer.json()["detail"] for answer in answers if answer.status_code == 429)
+    for text in (banner, refused):
+        assert "20 requests a minute (10 in each of 2 workers)" in text
 
 
 def test_the_request_limit_refills_and_forgets_the_least_recent_client():

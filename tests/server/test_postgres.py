@@ -17,10 +17,13 @@ import pytest
 import scrubjay_postgres
 from harness import Server, fresh_name, postgres, run_command
 from scrubjay import Memory, QuotaExceeded, ScrubjayError
+from scrubjay.commands import SET
 from scrubjay.errors import Unauthenticated
+from scrubjay.outbox.queue import QueueFile, Target
 from scrubjay.store import api_keys
 from scrubjay.store.postgres import PostgresStore
 from scrubjay.store.postgres.asyncio import AsyncPostgresStore
+from scrubjay.write_keys import new_key
 from scrubjay_postgres import KEY_SECONDS, SharedKeyCache
 
 
@@ -147,7 +150,9 @@ def test_all_namespaces_move_between_the_engines_and_come_back_the_same(tmp_path
     assert run_command("export", "--all", "--path", file, "-o", exported).returncode == 0
     done = run_command("import", "--json", "--url", url, "-i", exported)
     assert [each["namespace"] for each in json.loads(done.stdout)["imported"]] == ["a", "b ü", "c"]
-    assert run_command("doctor", "--url", url).returncode == 0
+    for words, variables in ((("--url", url), {}), ((), {"SCRUBJAY_STORE": url})):
+        checked = run_command("doctor", *words, **variables)
+        assert (checked.returncode, checked.stdout.startswith(b"database postgresql://")) == (0, True)
     there = run_command("export", "--all", "--url", url).stdout
     assert without_headers(there) == without_headers(exported.read_bytes())
     assert run_command("import", "--path", tmp_path / "back.db", stdin=there).returncode == 0
@@ -334,3 +339,19 @@ def test_a_server_whose_database_restarts_goes_on(tmp_path):
     finally:
         server.stop()
         database.close()
+
+
+@pytest.mark.parametrize("how", ["SCRUBJAY_STORE", "SCRUBJAY_URL", "--url"])
+def test_flush_sends_what_an_agent_has_queued_for_a_database(tmp_path, monkeypatch, how):
+    url, outbox = postgres().fresh_url(), str(tmp_path / "outbox")
+    with Memory("ns", url=url) as memory:
+        queue = QueueFile(tmp_path / "outbox", Target.of(memory.location, None))
+        queue.add(SET("ns", "k", "1", None, None), str(new_key()), "locked")
+        queue.close()
+        (tmp_path / "here").mkdir()
+        monkeypatch.chdir(tmp_path / "here")
+        words, variables = (("--url", url), {}) if how == "--url" else ((), {how: url})
+        sent = run_command("flush", *words, SCRUBJAY_OUTBOX=outbox, **variables)
+        assert (sent.returncode, sent.stdout.startswith(b"1 write sent to postgresql://")) == (0, True), sent.stderr
+        assert memory.get("k") == 1
+    assert list((tmp_path / "here").iterdir()) == []

@@ -18,9 +18,11 @@ import pytest
 import requests
 
 from harness import Server, clean_environment, eventually, fresh_name, issue_key, serving
-from scrubjay import Memory, QuotaExceeded, ScrubjayError, Unavailable
+from scrubjay import InvalidInput, Memory, QuotaExceeded, Unavailable
 from scrubjay.exact_json import MAX_WRITE_BYTES
+from scrubjay.outbox.queue import Target
 from scrubjay.store.sqlite import SqliteStore
+from scrubjay.transport import split_credentials
 
 
 @pytest.fixture
@@ -300,8 +302,18 @@ def test_a_wrong_url_is_an_error_and_not_an_empty_memory(server):
             lambda: "k" in memory,
             lambda: memory.delete("k"),
         ):
-            with pytest.raises(ScrubjayError, match="no such path"):
+            with pytest.raises(InvalidInput, match=rf"no such path.*write it as {server.url}$"):
                 call()
+
+
+@pytest.mark.parametrize("more", ["/", "/v1", "/v1/", "/#/namespaces/ns", "/?namespace=ns"])
+def test_a_url_that_was_copied_with_more_than_the_server_means_the_server(server, more):
+    name = fresh_name()
+    with Memory(name, url=f"{server.url}{more}", strict=True) as memory:
+        memory.set("k", 1)
+    with Memory(name, url=server.url) as memory:
+        assert memory.get("k") == 1
+    assert Target.of(split_credentials(f"{server.url}{more}")[0], None) == Target.of(server.url, None)
 
 
 def test_a_refused_update_returns_the_actual_usage(tmp_path):
@@ -366,13 +378,13 @@ def test_health_ready_and_metrics_answer(server):
 def test_metrics_add_up_over_workers(tmp_path):
     with serving(tmp_path / "db", "--workers", "2") as server:
         for _ in range(20):
-            requests.get(f"{server.url}/health", timeout=60)
+            requests.get(f"{server.url}/ready", timeout=60)
         give_up_at = time.monotonic() + 60
         count = ""
         while not count.endswith(" 20.0"):  # a worker publishes its counts once a second
             assert time.monotonic() < give_up_at, count
             lines = requests.get(f"{server.url}/metrics", timeout=60).text.splitlines()
-            (count,) = [line for line in lines if line.startswith("scrubjay_requests_total") and "/health" in line]
+            (count,) = [line for line in lines if line.startswith("scrubjay_requests_total") and "/ready" in line]
 
 
 def test_ready_is_503_when_the_database_is_damaged(tmp_path):

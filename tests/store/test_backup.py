@@ -18,7 +18,7 @@ import pytest
 
 from harness import clean_environment
 from scrubjay.errors import InvalidInput, Unavailable
-from scrubjay.store import items, lists
+from scrubjay.store import api_keys, items, lists, sign_ins
 from scrubjay.store.sqlite import SqliteStore, backup, erase, schema
 
 
@@ -169,7 +169,7 @@ def test_a_restore_copies_the_previous_database_and_open_stores_see_the_new_one(
     store.run(items.set_item("ns", "a", "2"))
     store.run(lists.append_items("ns", "l", ["1"] * 5000))
     steps: list[int] = []
-    previous = backup.restore(tmp_path / "copy", tmp_path / "db", lambda done, _: steps.append(done))
+    previous = backup.restore(tmp_path / "copy", tmp_path / "db", lambda done, _: steps.append(done)).previous
     assert store.run(items.read_text("ns", "a")) == "1", "the store was open all the while"
     store.run(items.set_item("ns", "b", "3"))
     assert store.find_problems() == []
@@ -179,8 +179,20 @@ def test_a_restore_copies_the_previous_database_and_open_stores_see_the_new_one(
     assert len(json.loads(read(previous)["l"])) == 5000
     assert read(tmp_path / "copy") == {"a": "1"}
     assert steps
-    again = backup.restore(previous, tmp_path / "db", quiet)
+    again = backup.restore(previous, tmp_path / "db", quiet).previous
     assert read(again) == {"a": "1", "b": "3"}, "each previous database has its own name"
+
+
+def test_a_restore_ends_every_sign_in_of_the_backup(tmp_path):
+    store = make(tmp_path / "db", a=1)
+    secret = store.run(api_keys.issue("a", ("*",), False, True)).secret
+    token, _ = store.run(sign_ins.start(secret))
+    copy_of(store, tmp_path / "copy")
+    store.run(sign_ins.end(token))
+    backup.restore(tmp_path / "copy", tmp_path / "db", quiet)
+    assert store.run(sign_ins.find(token)) is None
+    assert store.run(sign_ins.start(secret))
+    store.close()
 
 
 def test_every_write_during_a_restore_is_in_the_previous_or_the_new_database(tmp_path):
@@ -201,7 +213,7 @@ def test_every_write_during_a_restore_is_in_the_previous_or_the_new_database(tmp
     writer.start()
     while len(acknowledged) < 20:
         pass
-    previous = backup.restore(tmp_path / "copy", tmp_path / "db", quiet)
+    previous = backup.restore(tmp_path / "copy", tmp_path / "db", quiet).previous
     target = len(acknowledged) + 20
     while len(acknowledged) < target:
         pass
@@ -248,7 +260,7 @@ def test_a_backup_can_be_restored_over_a_damaged_or_missing_database(tmp_path, h
         (tmp_path / "db").unlink()
     else:
         (tmp_path / "db").write_bytes(lost[harm])
-    previous = backup.restore(tmp_path / "copy", tmp_path / "db", quiet)
+    previous = backup.restore(tmp_path / "copy", tmp_path / "db", quiet).previous
     assert len(read(tmp_path / "db")) == 300
     assert (previous is None) == (harm in ("empty", "gone"))
     if previous:
@@ -266,7 +278,7 @@ def test_the_log_of_an_empty_file_is_kept_previous(tmp_path):
     store.close()
     (tmp_path / "db").write_bytes(b"")
     (tmp_path / "db-wal").write_bytes(log)
-    previous = backup.restore(tmp_path / "copy", tmp_path / "db", quiet)
+    previous = backup.restore(tmp_path / "copy", tmp_path / "db", quiet).previous
     assert Path(f"{previous}-wal").read_bytes() == log
     assert read(tmp_path / "db") == {"a": "1"}
 

@@ -19,6 +19,7 @@ from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.operation import WRITE, Quota, operation
 from scrubjay.store.sqlite import SqliteStore, schema
 from scrubjay.store.sqlite import connection as sqlite
+from scrubjay.store.sqlite.asyncio import SLOW_READERS
 from scrubjay.store.sqlite.store import SWEEP_SECONDS
 from scrubjay.validation import NewNote
 
@@ -347,7 +348,7 @@ def test_a_newer_file_is_refused_with_advice(tmp_path):
     with sqlite3.connect(path) as connection:
         connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
     connection.close()
-    with pytest.raises(Unavailable, match=r"newer Scrubjay.*pip install -U scrubjay"):
+    with pytest.raises(Unavailable, match=r"has format \d+.* newer Scrubjay.* or a build from before .*pip install -U"):
         SqliteStore(path)
 
 
@@ -481,6 +482,23 @@ def test_a_closed_store_is_unavailable(driver):
     driver.store.close()
     with pytest.raises(Unavailable, match="closed"):
         driver.run(items.read_text("ns", "k"))
+
+
+def test_the_end_of_a_list_is_read_while_every_reader_thread_is_busy(tmp_path):
+    async def read_ends() -> list[list[str]]:
+        readers = [await driver._aio._readers.get() for _ in range(SLOW_READERS)]
+        slow = asyncio.ensure_future(driver._aio.run(changes.read_audit(None, 0)))  # waits for one of them
+        ends = [await driver._aio.run(lists.read_tail("ns", "l", count)) for count in (1, 100)]
+        assert not slow.done()
+        for reader in readers:
+            driver._aio._readers.put_nowait(reader)
+        await slow
+        return ends
+
+    driver = AioDriver(tmp_path / "db", durability="fast")
+    driver.run(lists.append_items("ns", "l", [str(i) for i in range(5000)]))
+    assert driver._runner.run(read_ends()) == [["4999"], [str(i) for i in range(4900, 5000)]]
+    driver.close()
 
 
 def test_a_cancelled_read_leaves_no_transaction_to_the_next_one(tmp_path):

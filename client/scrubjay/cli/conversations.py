@@ -7,11 +7,11 @@ import json
 from collections.abc import Iterable
 
 from scrubjay.cli.common import SECONDS, confirm, fail, open_memory, require_namespace
-from scrubjay.cli.output import NUMBER_ALIGN, Column, Report, print_records, printable
+from scrubjay.cli.output import NUMBER_ALIGN, Column, Report, note, print_records, printable
 from scrubjay.cli.parser import Commands
 from scrubjay.errors import pluralize, repr_short
 from scrubjay.memory import Memory
-from scrubjay.models import Change, Message
+from scrubjay.models import Change, Conversation, Message
 from scrubjay.settings import checked, parse_count
 from scrubjay.validation import MAX_MESSAGES_PAGE
 
@@ -45,6 +45,7 @@ class _Printer:
         if not found:
             return False
         self._key = found[0].key
+        self._say_which(found[0])
         messages: list[Message] = []
         while len(messages) < count:
             before = messages[0].position if messages else None
@@ -56,6 +57,14 @@ class _Printer:
         self._move_to_end()
         self._print(messages)
         return True
+
+    def _say_which(self, conversation: Conversation) -> None:
+        """On stderr, so that stdout has the messages alone."""
+        people = ", ".join(map(printable, conversation.participants))
+        note(
+            f"session {printable(conversation.session)}: {pluralize(conversation.messages, 'message')} of"
+            f" {people or 'nobody with a name'}"
+        )
 
     def print_new(self, change: Change) -> None:
         """Print what was added by a change."""
@@ -89,8 +98,19 @@ def sessions(arguments: argparse.Namespace) -> int:
         Column("updated", lambda each: f"{each.updated_at:%Y-%m-%d %H:%M}"),
         Column("participants", lambda each: ", ".join(map(printable, each.participants))),
     )
-    print_records(arguments, found, *columns, empty="")
+    print_records(arguments, _by_session(found), *columns, empty="")
     return 0
+
+
+def _by_session(conversations: Iterable[Conversation]) -> list[Conversation]:
+    """Each session once, as its longest list: a group chat and the lines of its members have the same messages."""
+    found: dict[str, Conversation] = {}
+    for each in conversations:  # the latest first
+        known = found.setdefault(each.session, each)
+        people = tuple(dict.fromkeys(known.participants + each.participants))
+        longest = max(known, each, key=lambda conversation: conversation.messages)
+        found[each.session] = longest._replace(updated_at=known.updated_at, participants=people)
+    return list(found.values())
 
 
 def forget_session(arguments: argparse.Namespace) -> int:
@@ -141,7 +161,13 @@ def add_commands(command: Commands) -> None:
     reader.add_argument("--search", metavar="TEXT", help="only messages that contain it")
     reader.add_argument("--follow", action="store_true", help="go on with each new message, until Ctrl-C")
     reader.add_argument("--timeout", **SECONDS, help="with --follow: end after so long without a change")
-    command("sessions", sessions, "list the conversations", "namespace", example="scrubjay sessions autogen-support")
+    command(
+        "sessions",
+        sessions,
+        "list the sessions that have a conversation",
+        "namespace",
+        example="scrubjay sessions autogen-support",
+    )
     eraser = command(
         "forget-session", forget_session, "erase a session, its notes included", "namespace",
         example="scrubjay forget-session autogen-support user-42",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from scrubjay.http import HttpExecutor
     from scrubjay.store import export as transfer
     from scrubjay.store.recover import recovery
+    from scrubjay.store.sqlite import backup as copies
     from scrubjay.store.sqlite import erase as erasure
 
 # Each command imports what it needs when it runs: the others start in half the time.
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 STDIO = "-"
 """Instead of a file name: standard input, or standard output."""
 
+MAX_NAMES = 10
+"""Namespaces that `restore` names; more are counted, and --json has all."""
 _INSTEAD_OF_BACKUP = "back it up with pg_dump or pg_basebackup, or its namespaces with `scrubjay export --all`"
 _Export: TypeAlias = Callable[[str, Callable[[bytes], object], Progress], object]
 
@@ -220,31 +223,54 @@ def restore(arguments: argparse.Namespace) -> int:
 
     path = _path_only(arguments)
     with _reading(arguments.file, "the backup to restore") as copy, Progress("page") as progress:
-        previous = copies.restore(copy, path, progress)
+        restored = copies.restore(copy, path, progress)
+    previous = restored.previous
     with Report(arguments) as report:
         report(f"{path} is restored, api keys and quotas included", file=str(path))
         report(f"the previous database is kept: {previous}" if previous else "", previous=previous and str(previous))
-        before = copies.find_active_keys(previous) if previous else set()
+        if previous:
+            _report_namespaces(restored, report)
         with contextlib.closing(copies.Copy(path)) as store:
-            _report_keys(store, before, report, revoke=arguments.revoke_keys)
+            _report_keys(store, restored, report, revoke=arguments.revoke_keys)
     return 0
 
 
-def _report_keys(store: SqliteStore, before: set[str], report: Report, *, revoke: bool) -> None:
-    """Print or revoke the api keys that the restore has put in force: they may have been revoked after the backup."""
+def _report_namespaces(restored: copies.Restored, report: Report) -> None:
+    """Print which namespaces only the previous database has, and which only the backup has."""
+    before, after = restored.before.namespaces, restored.after.namespaces
+    for text, field, names in (
+        ("removed  {}, which only the previous database has", "removed", sorted(before - after)),
+        ("back     {}, which the previous database did not have", "brought_back", sorted(after - before)),
+    ):
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        shown = f"namespace{'s' * (len(names) > 1)} {', '.join(names[:MAX_NAMES])}{more}"
+        report(text.format(shown) if names else "", **{field: names})
+
+
+def _report_keys(store: SqliteStore, restored: copies.Restored, report: Report, *, revoke: bool) -> None:
+    """Print or revoke the api keys that the restore has put in force: they may have been revoked after the backup.
+
+    A key that was rotated after the backup has its old secret again.
+    """
     from scrubjay.store import api_keys  # noqa: PLC0415
 
-    again = [apikey for apikey in store.run(api_keys.list_all()) if apikey.id not in before]
+    before, after = restored.before.api_keys, restored.after.api_keys
+    for identity, name in sorted({(each[0], each[2]) for each in before} - {(each[0], each[2]) for each in after}):
+        report(
+            f"CAUTION  api key {identity} ({name}) is not valid any more: the backup does not have it", lost=[identity]
+        )
+    rotated = {identity for identity, *_ in before}
+    again = sorted(after - before)
     if revoke and not again:
         report("no api key was revoked: those of the backup were in force before the restore, too", revoked=[])
-    for apikey in again:
+    for identity, _, name in again:
         if revoke:
-            store.run(api_keys.revoke(apikey.id))
-            report(f"revoked  api key {apikey.id} ({apikey.name})", revoked=[apikey.id])
+            store.run(api_keys.revoke(identity))
+            report(f"revoked  api key {identity} ({name})", revoked=[identity])
         else:
-            text = f"api key {apikey.id} ({apikey.name}) is in force, and was not before"
-            report(f"CAUTION  {text}; to revoke it:", in_force_again=[apikey.id])
-            report(f"         scrubjay key revoke {apikey.id} --path {store.path}")
+            what = "has its old secret again" if identity in rotated else "is in force, and was not before"
+            report(f"CAUTION  api key {identity} ({name}) {what}; to revoke it:", in_force_again=[identity])
+            report(f"         scrubjay key revoke {identity} --path {store.path}")
     if (before or again) and not store.run(api_keys.list_all()):
         is_open = store.run(api_keys.admit(None)) is not None
         who = "every user of this machine gets in without one" if is_open else "a server lets nobody in"
@@ -294,25 +320,24 @@ def _erase_at(settings: Settings, namespace: str) -> list[erasure.Erasure]:
 
     Queued writes are erased even if the server cannot be reached, or the URL is not a Scrubjay server.
     """
-    url = str(settings.url)
     with _server(settings) as server:
         try:
             erasures = [server.erase(namespace, _read_erasure)]
         except Unavailable as error:
-            dropped = _drop_queued(url, namespace)
+            dropped = _drop_queued(server.location, namespace)
             raise Unavailable(
                 f"{error}. {namespace!r} on the server is not erased: run this again when it answers"
                 f" ({pluralize(dropped, 'queued write')} on this machine erased)"
             ) from error
-        if _drop_queued(url, namespace):
+        if _drop_queued(server.location, namespace):
             erasures.append(server.erase(namespace, _read_erasure))
     return erasures
 
 
-def _drop_queued(url: str, namespace: str) -> int:
+def _drop_queued(location: str, namespace: str) -> int:
     """Erase the queued writes for a namespace of a server; returns how many there were."""
     with open_queue() as file:
-        dropped = file.drop(location=url, namespace=namespace)
+        dropped = file.drop(location=location, namespace=namespace)
     if dropped:
         note(f"dropped  {pluralize(dropped, 'queued write')} in {file.path}")
     return dropped

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from scrubjay.cli.common import describe_totals, disk_usage, open_file, open_store, settings_of
+from scrubjay.cli.common import describe_totals, disk_usage, open_file, open_queue, open_store, settings_of
 from scrubjay.cli.output import Report, format_size
 from scrubjay.cli.parser import Commands
 from scrubjay.errors import InvalidInput, ScrubjayError, pluralize
@@ -24,9 +24,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     with Report(arguments) as report:
         report(problems=[])
-        problems = _check_file(settings, report)
-        if settings.url:
-            problems += _check_server(settings, report)
+        problems = _check_server(settings, report) if settings.url else _check_file(settings, report)
         report(f"{pluralize(problems, 'problem')} found" if problems else "no problems found")
     return 1 if problems else 0
 
@@ -40,7 +38,7 @@ def _check_file(settings: Settings, report: Report) -> int:
     path = Path(settings.path).expanduser()
     report(f"file     {path}", file=str(path))
     if not path.exists():
-        return _check_missing_file(path, report, is_needed=not settings.url)
+        return _check_missing_file(path, report)
     try:
         store = open_store(settings)
     except ScrubjayError as error:
@@ -87,22 +85,21 @@ def _describe_disk(path: Path) -> str:
     return f"{format_size(disk_usage(path))} on disk, {format_size(shutil.disk_usage(path.parent).free)} free"
 
 
-def _check_missing_file(path: Path, report: Report, *, is_needed: bool) -> int:
+def _check_missing_file(path: Path, report: Report) -> int:
     from scrubjay.store.sqlite.file_identity import FileIdentity  # noqa: PLC0415 - only this command needs it
 
     try:
         FileIdentity(path).refuse_lost_file()
     except ScrubjayError as error:
         return _report_problems(report, str(error))
-    text = f"there is no database at {path}; the first write creates it, or name another with --path"
-    if is_needed:
-        return _report_problems(report, text)
-    report(f"         {text}")
-    return 0
+    return _report_problems(
+        report, f"there is no database at {path}; the first write creates it, or name another with --path"
+    )
 
 
 def _check_server(settings: Settings, report: Report) -> int:
     from scrubjay.http import HttpExecutor  # noqa: PLC0415 - only with a server
+    from scrubjay.transport import split_credentials  # noqa: PLC0415
 
     report(f"server   {settings.url}", server=settings.url)
     try:
@@ -110,6 +107,11 @@ def _check_server(settings: Settings, report: Report) -> int:
     except ScrubjayError as error:
         return _report_problems(report, str(error))
     report(f"ok       answers, version {version}", server_version=version)
+    report("         its data is checked on its machine: scrubjay doctor --path FILE")
+    with open_queue() as file:
+        summaries = file.summaries(location=settings.url and split_credentials(settings.url)[0])
+    if count := sum(each.writes for each in summaries):
+        return _report_problems(report, f"{pluralize(count, 'write')} for it not sent; to see why: scrubjay pending")
     return 0
 
 
@@ -158,8 +160,8 @@ def _open_encrypted(arguments: argparse.Namespace) -> tuple[SqliteStore, bool]:
 
 def add_commands(command: Commands) -> None:
     command(
-        "doctor", doctor, "check the file, and the server if there is one", example="scrubjay doctor",
-        needs_file=False,
+        "doctor", doctor, "check the database file; with SCRUBJAY_URL, the server and what is queued for it",
+        example="scrubjay doctor", needs_file=False,
     )  # fmt: skip
     command(
         "compact", compact, "rewrite the file: smaller, and without remains of deleted values",

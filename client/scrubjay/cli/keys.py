@@ -89,14 +89,15 @@ def rotate(arguments: argparse.Namespace) -> int:
 
 def revoke(arguments: argparse.Namespace) -> int:
     with executor_of(arguments) as executor:
-        admins = [key.id for key in executor.run(commands.API_KEYS("")) if key.admin]
+        keys = {key.id: key for key in executor.run(commands.API_KEYS(""))}
         found = executor.run(commands.REVOKE_KEY("", arguments.id))
     if not found:
         return _no_such_key(arguments.id)
-    if admins == [arguments.id]:
-        note("that was the last admin key; `scrubjay key issue --admin --path FILE` makes another")
     with Report(arguments) as report:
-        report(revoked=arguments.id)
+        name = f" ({keys[arguments.id].name})" if arguments.id in keys else ""
+        report(f"revoked  api key {arguments.id}{name}", revoked=arguments.id)
+    if [key.id for key in keys.values() if key.admin] == [arguments.id]:
+        note("that was the last admin key; `scrubjay key issue --admin --path FILE` makes another")
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from scrubjay.cli.parser import SERVER, Commands
 from scrubjay.errors import InvalidInput, ScrubjayError, pluralize
 from scrubjay.memory import open_executor
 from scrubjay.models import iso
-from scrubjay.settings import memory_settings
+from scrubjay.settings import is_database, memory_settings
 
 if TYPE_CHECKING:
     from scrubjay.outbox.queue import QueueFile, Summary, Target
@@ -54,26 +55,49 @@ def _drop(file: QueueFile, chosen: dict[str, str | None], count: int, *, confirm
 
 
 def _print_summaries(summaries: Sequence[Summary]) -> None:
-    """Each reason once, with the namespaces that it holds up."""
-    by_reason: dict[tuple[str, str], list[Summary]] = {}
+    """Each reason once, with the namespaces that it holds up and the commands that end it."""
+    api_key = memory_settings().api_key
+    by_reason: dict[tuple[Target, bool, str], list[Summary]] = {}
     for each in summaries:
-        state = "refused by" if each.is_refused else "queued for"
-        by_reason.setdefault((f"{state} {each.target.location}", each.reason), []).append(each)
-    for (state, reason), group in by_reason.items():
-        print(f"{state}: {reason}")
+        by_reason.setdefault((each.target, each.is_refused, each.reason), []).append(each)
+    for (target, is_refused, reason), group in by_reason.items():
+        is_other = _is_of_other_key(target, api_key)
+        with_other = " with another api key than SCRUBJAY_API_KEY" if is_other else ""
+        tried = _age(min(each.seconds_since_tried for each in group))
+        print(f"{'refused by' if is_refused else 'queued for'} {target.location}{with_other}: {reason} ({tried} ago)")
         for each in group:
             print(f"    {each.namespace}  {pluralize(each.writes, 'write')}, the oldest {_age(each.age)} ago")
+        url = f"--url {shlex.quote(target.location)}"
+        flags = f"{'--refused ' * is_refused}{'--other-keys ' * is_other}{url}"
+        print(f"  to send them{' with the key of now' * is_other}: scrubjay flush {flags}")
+        print(f"  to delete them: scrubjay pending {f'--drop-refused {url}' if is_refused else f'--drop {url} --yes'}")
+
+
+def _is_of_other_key(target: Target, api_key: str | None) -> bool:
+    """Whether writes wait for an api key that is not the one of this environment, and so are not sent with it."""
+    return target != _target(target.location, api_key)
 
 
 def _print_summaries_json(summaries: Sequence[Summary]) -> None:
+    api_key = memory_settings().api_key
     for each in summaries:
-        server, age = each.target.location, round(each.age)
-        fields = {"server": server, "namespace": each.namespace, "writes": each.writes, "oldest_seconds": age}
-        print(json.dumps({**fields, "refused": each.is_refused, "reason": each.reason}, ensure_ascii=False))
+        fields = {
+            "server": each.target.location,
+            "namespace": each.namespace,
+            "writes": each.writes,
+            "oldest_seconds": round(each.age),
+            "refused": each.is_refused,
+            "other_key": _is_of_other_key(each.target, api_key),
+            "tried_seconds": round(each.seconds_since_tried),
+            "reason": each.reason,
+        }
+        print(json.dumps(fields, ensure_ascii=False))
 
 
 def _print_writes(file: QueueFile, chosen: dict[str, str | None], arguments: argparse.Namespace) -> None:
-    for location, writes in file.everything(**chosen).items():
+    api_key = memory_settings().api_key
+    for target, writes in file.everything(**chosen).items():
+        location, other = target.location, " for another api key" * _is_of_other_key(target, api_key)
         for write in writes:
             if arguments.drop_refused and not write.is_refused:
                 continue
@@ -82,7 +106,7 @@ def _print_writes(file: QueueFile, chosen: dict[str, str | None], arguments: arg
                 fields = {**pending._asdict(), "queued_at": iso(pending.queued_at)}
                 print(json.dumps({"server": location, **fields}, ensure_ascii=False))
                 continue
-            command, state = write.command, "refused" if write.is_refused else "queued"
+            command, state = write.command, f"{'refused' if write.is_refused else 'queued'}{other}"
             key = f" {json.dumps(command.key, ensure_ascii=False)}" if command.key else ""
             what = f"{command.verb.name}{key}"
             print(f"{location}  {command.namespace}  {what}  {_age(write.age)}  {state}: {write.reason}")
@@ -127,10 +151,19 @@ def _target(location: str, api_key: str | None) -> Target:
     from scrubjay.outbox.queue import Target  # noqa: PLC0415 - only these commands need it
     from scrubjay.transport import is_server, split_credentials  # noqa: PLC0415
 
+    if is_database(location):
+        return Target.of(_database_name(location), None)
     if not is_server(location):
         return Target.of(location, None)
     shown, credentials = split_credentials(location)
     return Target.of(shown, api_key or credentials)
+
+
+def _database_name(url: str) -> str:
+    """The URL of a PostgreSQL database as the queue has it: without a user, a password and parameters."""
+    from scrubjay.store.postgres.connection import Address  # noqa: PLC0415 - only with such a database
+
+    return Address(url).name
 
 
 def _flush(location: str, api_key: str | None, arguments: argparse.Namespace, report: Report) -> bool:
@@ -155,12 +188,17 @@ def _flush(location: str, api_key: str | None, arguments: argparse.Namespace, re
 
 
 def _open_outbox(location: str, api_key: str | None) -> object:
-    """An outbox in front of a server, or in front of a file that an agent could not write to."""
+    """An outbox in front of a server, or in front of a file or a database that an agent could not write to."""
     from scrubjay.transport import is_server  # noqa: PLC0415 - only this command needs it
 
     if is_server(location):
         return open_executor(memory_settings(url=location, api_key=api_key or ""), strict=False)
-    settings = memory_settings(path=location)._replace(url=None)
+    if is_database(location):
+        settings = memory_settings()
+        known = {_database_name(url): url for url in (settings.store, settings.url) if url and is_database(url)}
+        store = known.get(location, location)  # the queue has no password: one may be in ~/.pgpass
+        return open_executor(settings._replace(url=None, store=store), strict=False, unattended=True)
+    settings = memory_settings(path=location)._replace(url=None, store=None)
     return open_executor(settings, strict=False, unattended=True)
 
 

@@ -35,6 +35,9 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def _report_file(settings: Settings, report: Report) -> None:
+    if settings.url:
+        report("data     on the server below, because SCRUBJAY_URL or --url names it")
+        return
     if settings.store:
         _report_database(settings, report)
         return
@@ -106,7 +109,9 @@ def open_(arguments: argparse.Namespace) -> int:
     try:
         _check_server(settings)
     except Unavailable as error:
-        raise Unavailable(f"no server answers at {url}; to start one: scrubjay serve") from error
+        from scrubjay.transport import start_hint  # noqa: PLC0415 - only if it fails
+
+        raise Unavailable(f"no server answers at {url}; {start_hint(url)}") from error
     with Report(arguments) as report:
         report(url, url=url)
         webbrowser.open(url)

@@ -24,7 +24,7 @@ _API_KEY = re.compile(rf"{PREFIX}[0-9a-f]{{8}}(?=_)")
 """The part of an api key that names it."""
 APPLICATION_ID = 0x5C4A4F42
 """Marks an SQLite file as an outbox of Scrubjay's."""
-FORMAT = 3
+FORMAT = 4
 """Version of the tables; there is no migration from the unreleased formats before it."""
 _COLUMNS = "id, namespace, verb, arguments, idempotency_key, queued_at, first_sent_at, reason, is_refused"
 MAX_UNCERTAIN_SECONDS = KEY_DAYS * 86_400 - 60
@@ -43,6 +43,7 @@ _TABLES = (
         idempotency_key TEXT NOT NULL,
         queued_at INTEGER NOT NULL,
         first_sent_at INTEGER,
+        tried_at INTEGER NOT NULL,
         reason TEXT NOT NULL,
         is_refused INTEGER NOT NULL
     )""",
@@ -74,12 +75,18 @@ class Summary(NamedTuple):
     is_refused: bool
     writes: int
     queued_at: int
-    """Milliseconds since 1970, of the oldest; `reason` is its reason, too."""
+    """Milliseconds since 1970, of the oldest; `tried_at` and `reason` are its, too."""
+    tried_at: int
+    """When an attempt to send it failed for this reason."""
     reason: str
 
     @property
     def age(self) -> float:
         return _age(self.queued_at)
+
+    @property
+    def seconds_since_tried(self) -> float:
+        return _age(self.tried_at)
 
 
 class QueuedWrite(NamedTuple):
@@ -132,6 +139,17 @@ def _queued_write(row: Sequence[Any]) -> QueuedWrite:
     return QueuedWrite(id_, command, key, queued_at, first_sent_at, reason, bool(is_refused))
 
 
+def _with_reason_of_first(writes: Sequence[QueuedWrite]) -> list[QueuedWrite]:
+    """The writes of a target, each with the reason why it is not sent: that of the first one of its namespace, which
+    alone is tried.
+    """
+    reasons: dict[str, str] = {}
+    for write in writes:
+        if not write.is_refused:
+            reasons.setdefault(write.command.namespace, write.reason)
+    return [write if write.is_refused else write._replace(reason=reasons[write.command.namespace]) for write in writes]
+
+
 class QueueFile(ForkSafe):
     """The file, opened when something is queued and closed when nothing is: closing empties its log, and so erases
     what was sent.
@@ -177,12 +195,12 @@ class QueueFile(ForkSafe):
         """Store a write; it is on disk when this returns. `is_sent` if it may have reached the target already."""
         now = int(time.time() * 1000)
         write = (command.namespace, command.verb.name, command.to_json(), idempotency_key)
-        row = (*self.target, *write, now, now if is_sent else None, reason)
+        row = (*self.target, *write, now, now if is_sent else None, now, reason)
         with self._lock:
             self._run("PRAGMA synchronous = FULL")
             self._run(
                 """INSERT INTO writes (target, key_digest, namespace, verb, arguments, idempotency_key, queued_at,
-                first_sent_at, reason, is_refused) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)""",
+                first_sent_at, tried_at, reason, is_refused) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)""",
                 row,
             )
             self._run("PRAGMA synchronous = NORMAL")
@@ -193,7 +211,8 @@ class QueueFile(ForkSafe):
 
     def all(self, namespace: str | None) -> list[QueuedWrite]:
         """Unsent and refused writes of a namespace, or of every one, oldest first."""
-        return self._select("1", ()) if namespace is None else self._select("namespace = ?", (namespace,))
+        found = self._select("1", ()) if namespace is None else self._select("namespace = ?", (namespace,))
+        return _with_reason_of_first(found)
 
     def namespaces(self) -> set[str]:
         """The namespaces that have unsent writes."""
@@ -215,7 +234,8 @@ class QueueFile(ForkSafe):
         self._run("UPDATE writes SET is_refused = 1, reason = ? WHERE id = ?", (reason, id_))
 
     def set_reason(self, id_: int, reason: str) -> None:
-        self._run("UPDATE writes SET reason = ? WHERE id = ? AND reason <> ?", (reason, id_, reason))
+        """Note why an attempt to send it has failed, now."""
+        self._run("UPDATE writes SET reason = ?, tried_at = ? WHERE id = ?", (reason, int(time.time() * 1000), id_))
 
     def mark_sent(self, id_: int) -> None:
         """Note that an attempt to send it may have reached the target."""
@@ -241,24 +261,22 @@ class QueueFile(ForkSafe):
         if not self.path.exists():
             return []
         # Beside min() SQLite takes the other columns from the row that has the minimum.
-        sql = f"""SELECT target, key_digest, namespace, is_refused, count(*), queued_at, reason, min(id) FROM writes
-        WHERE {_CHOSEN} GROUP BY target, key_digest, namespace, is_refused ORDER BY min(id)"""  # noqa: S608
+        sql = f"""SELECT target, key_digest, namespace, is_refused, count(*), queued_at, tried_at, reason, min(id)
+        FROM writes WHERE {_CHOSEN} GROUP BY target, key_digest, namespace, is_refused ORDER BY min(id)"""  # noqa: S608
         return [
-            Summary(Target(target, digest), name, bool(refused), writes, queued_at, reason)
-            for target, digest, name, refused, writes, queued_at, reason, _ in self._run(
-                sql, _chosen(location, namespace)
-            )
+            Summary(Target(target, digest), name, bool(refused), *rest)
+            for target, digest, name, refused, *rest, _ in self._run(sql, _chosen(location, namespace))
         ]
 
-    def everything(self, location: str | None = None, namespace: str | None = None) -> dict[str, list[QueuedWrite]]:
-        """All rows, by the location that they are for."""
-        found: dict[str, list[QueuedWrite]] = {}
+    def everything(self, location: str | None = None, namespace: str | None = None) -> dict[Target, list[QueuedWrite]]:
+        """All rows, by the target that they are for."""
+        found: dict[Target, list[QueuedWrite]] = {}
         if not self.path.exists():
             return found
-        sql = f"SELECT target, {_COLUMNS} FROM writes WHERE {_CHOSEN} ORDER BY id"  # noqa: S608
-        for target, *row in self._run(sql, _chosen(location, namespace)):
-            found.setdefault(target, []).append(_queued_write(row))
-        return found
+        sql = f"SELECT target, key_digest, {_COLUMNS} FROM writes WHERE {_CHOSEN} ORDER BY id"  # noqa: S608
+        for target, digest, *row in self._run(sql, _chosen(location, namespace)):
+            found.setdefault(Target(target, digest), []).append(_queued_write(row))
+        return {target: _with_reason_of_first(writes) for target, writes in found.items()}
 
     def drop(self, *, location: str | None = None, namespace: str | None = None, only_refused: bool = False) -> int:
         """Erase rows, whatever api key they were made with; returns how many."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import threading
 import time
 import weakref
@@ -47,8 +48,6 @@ _UNREACHABLE = (502, 503, 504)
 """Statuses that say that the target, not this write, is the problem; an Unavailable without a response has 503."""
 _TEMPORARY = (Unavailable, QuotaExceeded, Unauthenticated, Forbidden)
 """Errors after which the same write may succeed later. Any other is final."""
-WAYS_OUT = "`scrubjay pending` lists queued writes, `scrubjay flush` sends them, `scrubjay pending --drop` deletes them"
-
 UNCERTAIN = (
     f"its response was lost more than {KEY_DAYS} days ago, so it may have happened, and the server has forgotten its"
     " idempotency key: sent again it could happen twice"
@@ -96,6 +95,15 @@ class Sender(ForkSafe):
     def location(self) -> str:
         return self._executor.location
 
+    @property
+    def ways_out(self) -> str:
+        """Commands for queued writes, which work when they are pasted."""
+        url = f"--url {shlex.quote(self.location)}"
+        return (
+            f"`scrubjay pending` lists queued writes, `scrubjay flush {url}` sends them, `scrubjay pending --drop {url}"
+            " --yes` deletes them"
+        )
+
     # ------------------------------------------------------------ queueing
 
     def find_unsent(self) -> None:
@@ -124,7 +132,7 @@ class Sender(ForkSafe):
             except QueueUnavailable as failure:
                 raise Unavailable(f"{cause}. It could not be queued either: {failure}") from cause
             if not self.unsent:
-                log.warning("%s. Writes are queued in %s and sent later: %s", cause, self.path, WAYS_OUT)
+                log.warning("%s. Writes are queued in %s and sent later: %s", cause, self.path, self.ways_out)
             self.unsent.add(command.namespace)
             if error is not None:
                 self._pause(command.namespace, error)
@@ -220,7 +228,7 @@ class Sender(ForkSafe):
                     pass
             queued = self.queued(namespace)
             if queued and not self._is_refused(namespace):
-                raise Unavailable(f"{self.cause(namespace)}; earlier writes are queued in {self.path}: {WAYS_OUT}")
+                raise Unavailable(f"{self.cause(namespace)}; earlier writes are queued in {self.path}: {self.ways_out}")
             yield queued
 
     def flush(self, namespace: str | None, timeout: float) -> None:
@@ -231,9 +239,8 @@ class Sender(ForkSafe):
             self._changed.wait_for(lambda: all(map(self._is_refused, self._unsent(namespace))), timeout)
         left = self.pending(namespace)
         if left:
-            raise Unavailable(
-                f"{pluralize(len(left), 'write')} could not be sent to {self.location}: {left[0].reason}; {WAYS_OUT}"
-            )
+            writes = pluralize(len(left), "write")
+            raise Unavailable(f"{writes} could not be sent to {self.location}: {left[0].reason}; {self.ways_out}")
 
     def retry_now(self) -> None:
         """Try at once what was delayed."""

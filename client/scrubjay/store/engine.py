@@ -35,8 +35,8 @@ def open_store(settings: Settings, **options: Any) -> Store:
 
 
 def location_of(store: Store) -> str:
-    """Where a store is, as messages show it: a path, or a URL without its password."""
-    return str(store.path) if isinstance(store, SqliteStore) else store.name
+    """Where a store is, as messages show it: an absolute path, or a URL without its password."""
+    return str(store.path.absolute()) if isinstance(store, SqliteStore) else store.name
 
 
 def require_file(settings: Settings, instead: str) -> None:

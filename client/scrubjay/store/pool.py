@@ -7,12 +7,23 @@ import threading
 import time
 from typing import Any, Generic, TypeVar
 
+from scrubjay.errors import Unavailable
 from scrubjay.fork_safety import ForkSafe
+from scrubjay.version import __version__
 
 C = TypeVar("C")
 
 FORK_SECONDS = 5.0
 """Seconds that a fork waits for calls in other threads to end."""
+
+
+def unknown_format(name: object, version: int, known: int) -> Unavailable:
+    """The error for a database whose format has a higher number than this program knows."""
+    return Unavailable(
+        f"{name} has format {version}, and Scrubjay {__version__} knows {known}: a newer Scrubjay wrote it, or a build"
+        " from before the first release; upgrade with: pip install -U scrubjay, or `scrubjay export` its namespaces"
+        " with the Scrubjay that wrote it, and import them here"
+    )
 
 
 class ConnectionPool(ForkSafe, Generic[C]):

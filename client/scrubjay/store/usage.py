@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -150,7 +151,7 @@ class NamespaceUsage:
         return QuotaExceeded(
             f"the namespace {self.namespace!r} has {left:,} of its {allowed} a day left, and this takes {writes:,};"
             f" the counter resets in {pluralize(wait, 'second')} (midnight UTC), or raise the limit:"
-            " scrubjay quota NAMESPACE --writes-per-day N",
+            f" scrubjay quota {shlex.quote(self.namespace)} --writes-per-day N",
             retry_after=wait,
             usage=self._summary_before(),
         )
@@ -160,7 +161,7 @@ class NamespaceUsage:
         needed = self.bytes + size - used
         return QuotaExceeded(
             f"the namespace {self.namespace!r} holds {used:,} of {pluralize(limit, 'byte')}, and this needs {needed:,}"
-            " more; delete something, or raise the limit: scrubjay quota NAMESPACE --max-bytes N",
+            f" more; delete something, or raise the limit: scrubjay quota {shlex.quote(self.namespace)} --max-bytes N",
             usage=self._summary_before(),
         )
 

@@ -21,7 +21,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
-from scrubjay.store.pool import ConnectionPool
+from scrubjay.store.pool import ConnectionPool, unknown_format
 from scrubjay.store.postgres.schema import MIGRATIONS, VERSION, VERSION_TABLE
 from scrubjay.store.postgres.session import History, Session
 from scrubjay.store.postgres.watchdog import Watchdog
@@ -301,10 +301,7 @@ class Connections(ConnectionPool[Session]):
             return 0
         (version,) = connection.execute(_READ_VERSION).fetchone() or (0,)
         if version > VERSION:
-            raise Unavailable(
-                f"{self.name} was written by a newer Scrubjay (format {version}, this one knows {VERSION});"
-                " upgrade with: pip install -U scrubjay"
-            )
+            raise unknown_format(self.name, version, VERSION)
         return int(version)
 
     def _refuse_other_tables(self, connection: Session) -> None:

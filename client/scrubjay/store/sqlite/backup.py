@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
 from scrubjay.store.sqlite.connection import BUSY_SECONDS, explain, roll_back
@@ -106,8 +106,17 @@ def atomic_write(target: Path, *, force: bool | None = None) -> Iterator[Path]:
         _remove(partial)
 
 
-def restore(backup: Path, path: Path, progress: Progress) -> Path | None:
-    """Replace a database by a backup; returns where the previous one was copied to.
+class Restored(NamedTuple):
+    """What a restore has done."""
+
+    previous: Path | None
+    """Where the previous database was copied to; None if there was none."""
+    before: Contents
+    after: Contents
+
+
+def restore(backup: Path, path: Path, progress: Progress) -> Restored:
+    """Replace a database by a backup; the previous one is copied.
 
     SQLite writes the pages into the existing file in one transaction: other processes that have it open, a server
     included, see the old state until the commit and the new one after it. Before the first page is changed, and while
@@ -120,6 +129,7 @@ def restore(backup: Path, path: Path, progress: Progress) -> Path | None:
     size, log = (size_of(f"{path}{suffix}") for suffix in ("", "-wal"))
     previous = path.with_name(f"{path.name}.before-restore-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}")
     with _staged(backup, path.parent) as copy:
+        after = read_contents(copy)
         try:
             if log and not size:  # SQLite would delete the log, which is all that is left
                 _swap(copy, path, previous)
@@ -131,16 +141,28 @@ def restore(backup: Path, path: Path, progress: Progress) -> Path | None:
             if not _is_damage(error):
                 raise explain(error, path) from error
             _swap(copy, path, previous)
-    return previous if size or log else None
+    kept = previous if size or log else None
+    return Restored(kept, read_contents(kept) if kept else Contents(), after)
 
 
-def find_active_keys(previous: Path) -> set[str]:
-    """The ids of the api keys in the previous database, which is not changed; none if they cannot be read."""
+class Contents(NamedTuple):
+    """What a restore can bring back or remove without anybody noticing it."""
+
+    namespaces: frozenset[str] = frozenset()
+    """Those that hold something."""
+    api_keys: frozenset[tuple[str, str, str]] = frozenset()
+    """Id, hash and name of the api keys in force; a key that is rotated has another hash."""
+
+
+def read_contents(path: Path) -> Contents:
+    """The contents of a database that no process has open, which is not changed; nothing if it cannot be read."""
     try:
-        with contextlib.closing(sqlite3.connect(f"{previous.absolute().as_uri()}?immutable=1", uri=True)) as file:
-            return {identity for (identity,) in file.execute("SELECT id FROM api_keys WHERE revoked_at IS NULL")}
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as file:
+            namespaces = file.execute("SELECT namespace FROM namespaces WHERE keys > 0 OR notes > 0")
+            api_keys = file.execute("SELECT id, hash, name FROM api_keys WHERE revoked_at IS NULL")
+            return Contents(frozenset(name for (name,) in namespaces), frozenset(api_keys.fetchall()))
     except sqlite3.Error:
-        return set()
+        return Contents()
 
 
 @contextlib.contextmanager
@@ -162,6 +184,8 @@ def _staged(backup: Path, folder: Path) -> Iterator[Path]:
             check_copy(copy)
         except ScrubjayError as error:
             raise Unavailable(error.detail.replace(str(copy), str(backup))) from error
+        with contextlib.closing(_open(copy)) as file:
+            file.execute("DELETE FROM sign_ins")  # a browser that signed out after the backup stays signed out
         yield copy
 
 

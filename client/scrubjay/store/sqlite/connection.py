@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
 from scrubjay.store.operation import Context, ExecuteMany, Operation, Rows, SlowQuery, Statement, WouldBlock
-from scrubjay.store.pool import ConnectionPool
+from scrubjay.store.pool import ConnectionPool, unknown_format
 from scrubjay.store.sqlite.file_identity import FileIdentity
 from scrubjay.store.sqlite.queries import QUERIES
 from scrubjay.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, VERSION
@@ -215,10 +215,7 @@ class Connections(ConnectionPool[sqlite3.Connection]):
                 f"{self.path} is of an older format and cannot be written; open it once where it can, or copy it"
             )
         if version > VERSION:
-            raise Unavailable(
-                f"{self.path} was written by a newer Scrubjay (format {version}, this one knows {VERSION});"
-                " upgrade with: pip install -U scrubjay"
-            )
+            raise unknown_format(self.path, version, VERSION)
         return int(version)
 
     # ------------------------------------------------------------ whether the file is still at its path
