@@ -298,7 +298,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
 
     def _load(self, row: Mapping[str, Any], key: str = "") -> Any:
         data = load_text(self._memory, key, row) if row.get("parts") else row["data"]
-        return self.serde.loads_typed((row["type"], base64.b64decode(data)))
+        return self.serde.loads_typed((row["type"], base64.b64decode(data or "")))
 
     # ------------------------------------------------------------ the same for asyncio
 
