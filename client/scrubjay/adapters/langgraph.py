@@ -107,21 +107,21 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        rows = self._rows(config, before)
+        rows = self._rows(config, before, limit or 1)
         fitting = (found for found in rows if not filter or _fits(self._metadata(found[0]), filter))
         return (self._to_tuple(*found) for found in islice(fitting, limit))
 
     def _rows(
-        self, config: RunnableConfig | None, before: RunnableConfig | None
+        self, config: RunnableConfig | None, before: RunnableConfig | None, size: int
     ) -> Iterator[tuple[dict[str, Any], Rows]]:
-        """The rows of checkpoints with their pending writes, the latest first."""
+        """The rows of checkpoints with their pending writes, the latest first; `size` is that of the first page."""
         prefix, wanted = "c/", None
         if config is not None:
             thread, wanted = str(config["configurable"]["thread_id"]), get_checkpoint_id(config)
             namespace = config["configurable"].get("checkpoint_ns")
             prefix = _prefix("c", thread) if namespace is None else _prefix("c", thread, namespace)
         earlier = get_checkpoint_id(before) if before else None
-        for row, writes in self._latest_first(prefix):
+        for row, writes in self._latest_first(prefix, size):
             if (wanted is None or row["id"] == wanted) and (earlier is None or row["id"] < earlier):
                 yield row, writes
 
@@ -131,12 +131,12 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         row = rows.pop(key, None)
         return row and (row, {each: write for each, write in rows.items() if each.startswith(f"{key}/")})
 
-    def _latest_first(self, prefix: str) -> Iterator[tuple[dict[str, Any], Rows]]:
+    def _latest_first(self, prefix: str, size: int = 1) -> Iterator[tuple[dict[str, Any], Rows]]:
         """The rows of checkpoints with their pending writes: from the last key to the first, writes come before them.
 
-        The first call reads one row, which is all that the latest checkpoint of most threads has.
+        The first call reads `size` rows: one is all that the latest checkpoint of most threads has.
         """
-        after, size = None, 1
+        after, size = None, min(size, LARGEST_PAGE)
         writes: Rows = {}
         while True:
             page = list(self._memory.items(prefix, after=after, limit=size, reverse=True))
