@@ -234,9 +234,9 @@ def modules_page() -> str:
 
 
 def framework_tests_page() -> str:
-    introduction = """`make test-frameworks` runs the tests of the frameworks themselves on the adapters. It fetches them in
-the source distribution of the installed version. A pytest plugin in `tests/adapters/upstream` puts the adapter in the
-place of the framework's class before the tests are collected.
+    introduction = """`make test-frameworks` runs the tests of the frameworks themselves on the adapters. It fetches
+them in the source distribution of the installed version. A pytest plugin in `tests/adapters/upstream` puts the adapter
+in the place of the framework's class before the tests are collected.
 
 A run of 2026-11-18, all of it on two cores at a load average of 8 to 18:
 
@@ -250,6 +250,11 @@ A run of 2026-11-18, all of it on two cores at a load average of 8 to 18:
 | Anthropic SDK, memory tool, sync and async | `ScrubjayMemoryTool`, `ScrubjayAsyncMemoryTool` | 71 | 28 | 0 |
 | Strands, storage and sessions | `ScrubjayStorage`, `ScrubjaySessionRepository` | 207 | 16 | 0 |
 | CrewAI, flow persistence | `ScrubjayFlowPersistence` | 21 | 0 | 0 |
+
+Of the MCP conformance suite (`@modelcontextprotocol/conformance` 0.1.16, which needs Node 22) nine checks apply to a
+server that is not the suite's own example: server-initialize, ping, tools-list, resources-list, prompts-list,
+dns-rebinding-protection (two) and server-sse-multiple-streams (two). Run by hand against `scrubjay mcp --port`, all
+nine passed.
 
 The conformance tests of LangGraph are among the adapter's own tests. The source distributions of ag2, Agent Framework,
 ADK and LlamaIndex have no tests, and none of Pydantic AI and agentchat are run: `tests/adapters` tests these adapters,
