@@ -179,13 +179,15 @@ async def pydantic_ai(place: Place) -> Calls:
     messages = [ModelRequest.user_text_prompt(text()) for _ in range(COUNT)]
     await store.save(Conversation(conversation_id="b", messages=messages))
     conversation = await store.load("b")
-    head = (await store.read_record("b")).head_id
 
     async def add() -> None:
         conversation.messages.append(ModelRequest.user_text_prompt(text()))
         await store.save(conversation)
 
-    return Calls(add, lambda: store.read_history(head, limit=LAST), lambda: make().load("b"))
+    async def last() -> None:
+        await store.read_history((await store.read_record("b")).head_id, limit=LAST)
+
+    return Calls(add, last, lambda: make().load("b"))
 
 
 @beside("FileHistoryProvider")
