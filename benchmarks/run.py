@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import adapter_cases
 import adapter_times
 import botwire
 import diskcache
@@ -42,6 +43,7 @@ from scrubjay import Memory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "adapters"))
+import frameworks
 from environments import environment
 from versions import VERSIONS
 
@@ -468,8 +470,24 @@ def bench_autogen(_folder: Path) -> None:
 
 
 def bench_frameworks(folder: Path) -> None:
-    """The adapters beside the frameworks' own SQLite classes."""
+    """The adapters beside the frameworks' own classes: three aims, and a table of all, in their tests' environments."""
     adapter_times.bench(folder, microseconds, show)
+    print(
+        "\nEach adapter beside its framework's class: CPU time as a ratio, and in microseconds; elapsed time as a ratio"
+    )
+    print("\n| adapter | beside | add one | read the last 20 | start with 5,000 |\n|---|---|---|---|---|")
+    others = [name for name in adapter_cases.CASES if name not in frameworks.OWN]
+    pythons = {name: (environment(name, *needed), [name]) for name, needed in frameworks.OWN.items()}
+    pythons["others"] = environment("frameworks", frameworks.SUITES_NEED, frameworks.EXTRAS), others
+    for python, names in pythons.values():
+        command = [python, "-W", "ignore", Path(adapter_cases.__file__), *names]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env={**os.environ, **frameworks.QUIET}
+        ) as process:
+            for line in process.stdout or ():
+                print(adapter_cases.row(json.loads(line)), flush=True)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command)
 
 
 def bench_growth(folder: Path) -> None:

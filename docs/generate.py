@@ -233,6 +233,65 @@ def modules_page() -> str:
     return page("Modules", introduction, table("module", "contents", rows=rows))
 
 
+def framework_tests_page() -> str:
+    introduction = """`make test-frameworks` runs the tests of the frameworks themselves on the adapters. It fetches
+them in the source distribution of the installed version. A pytest plugin in `tests/adapters/upstream` puts the adapter
+in the place of the framework's class before the tests are collected.
+
+A run of 2026-11-18, all of it on two cores at a load average of 8 to 18:
+
+| tests of | of | passed | expected failures | skipped |
+|---|---|---|---|---|
+| LangGraph, `langgraph-checkpoint-conformance` 0.0.2, on a file | `ScrubjaySaver` | 81 | 0 | 0 |
+| the same, over HTTP | `ScrubjaySaver` | 81 | 0 | 0 |
+| LangGraph's SQLite store | `ScrubjayStore` | 112 | 4 | 37, about vectors that the caller brings |
+| `langchain-tests` | `ScrubjayByteStore`, `ScrubjayJsonStore`, `ScrubjayCache` | 52 | 0 | 0 |
+| OpenAI Agents SDK, sessions | `ScrubjaySession` | 96 | 17 | 0 |
+| Anthropic SDK, memory tool, sync and async | `ScrubjayMemoryTool`, `ScrubjayAsyncMemoryTool` | 71 | 28 | 0 |
+| Strands, storage and sessions | `ScrubjayStorage`, `ScrubjaySessionRepository` | 207 | 16 | 0 |
+| CrewAI, flow persistence | `ScrubjayFlowPersistence` | 21 | 0 | 0 |
+
+Of the MCP conformance suite (`@modelcontextprotocol/conformance` 0.1.16, which needs Node 22) nine checks apply to a
+server that is not the suite's own example: server-initialize, ping, tools-list, resources-list, prompts-list,
+dns-rebinding-protection (two) and server-sse-multiple-streams (two). Run by hand against `scrubjay mcp --port`, all
+nine passed.
+
+The conformance tests of LangGraph are among the adapter's own tests. The source distributions of ag2, Agent Framework,
+ADK and LlamaIndex have no tests, and none of Pydantic AI and agentchat are run: `tests/adapters` tests these adapters,
+most of them beside the framework's own class.
+
+Two checks show that the adapter was really in place. An expected failure is strict: a test that is listed below and
+passes makes the run fail, as does one that no longer exists. The tests of CrewAI, of which none has to fail, check the
+class that they imported, and that it stored something.
+
+## Tests that reach into the replaced class
+
+They read its tables, files or connections, or are about what only that class has. The lists are those of the plugins.
+"""
+    sections = []
+    for path in sorted((ROOT / "tests/adapters/upstream").glob("swap_*.py")):
+        if rows := sorted(_reasons(path).items()):
+            heading = f"### `tests/adapters/upstream/{path.name}`"
+            sections.append([heading, "", *table("test", "reason", rows=[(f"`{name}`", why) for name, why in rows])])
+    return page("Tests of the frameworks", introduction, *sections)
+
+
+def _reasons(path: Path) -> dict[str, str]:
+    """The names of tests with reasons in a plugin: its dicts of texts, whose values may be constants of its own."""
+    constants: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+            continue
+        if isinstance(node.value, ast.Constant):
+            constants[node.targets[0].id] = str(node.value.value)
+        elif isinstance(node.value, ast.Dict) and node.targets[0].id.endswith("REASONS"):
+            for key, value in zip(node.value.keys, node.value.values, strict=True):
+                reason = constants[value.id] if isinstance(value, ast.Name) else ast.literal_eval(value)
+                found[ast.literal_eval(key)] = reason  # type: ignore[arg-type]
+    return found
+
+
 def _summary(path: Path) -> str:
     return _sentence(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
 
@@ -251,6 +310,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "memory.md": memory_page,
     "routes.md": routes_page,
     "modules.md": modules_page,
+    "framework-tests.md": framework_tests_page,
 }
 
 

@@ -263,6 +263,14 @@ class MergeCommand(MergeItemBody):
         return commands.MERGE(namespace, self.key, self.fields)
 
 
+class TouchCommand(TouchItemBody):
+    verb: Literal["touch"]
+    key: KeyText
+
+    def command(self, namespace: str) -> Command:
+        return commands.TOUCH(namespace, self.key, self.ttl)
+
+
 class AppendCommand(StrictBody):
     verb: Literal["append"]
     key: KeyText
@@ -282,7 +290,7 @@ class RememberCommand(RememberBody):
 class TransactionBody(StrictBody):
     commands: list[
         Annotated[
-            SetCommand | DeleteCommand | UpdateCommand | MergeCommand | AppendCommand | RememberCommand,
+            SetCommand | DeleteCommand | UpdateCommand | MergeCommand | TouchCommand | AppendCommand | RememberCommand,
             Field(discriminator="verb"),
         ]
     ] = Field(description="writes that all happen or none", min_length=1)

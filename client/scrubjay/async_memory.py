@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from os import PathLike
@@ -337,11 +337,12 @@ class AsyncTransaction:
 
 async def on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a verb of a Memory on a thread of this process's pool."""
-    return await start_on_thread(verb, *args, **kwargs)
+    return await asyncio.wrap_future(submit(verb, *args, **kwargs))
 
 
-def start_on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-    return asyncio.get_running_loop().run_in_executor(_threads.pool, partial(verb, *args, **kwargs))
+def submit(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Start a verb on a thread of this process's pool."""
+    return _threads.pool.submit(verb, *args, **kwargs)
 
 
 async def _each_of(pages: Iterator[Sequence[T]]) -> AsyncIterator[T]:

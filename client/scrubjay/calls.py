@@ -54,6 +54,10 @@ def merge_call(namespace: str, key: str, mapping: Mapping[str, Any]) -> Command:
     return commands.MERGE(namespace, check_key(key), encode(dict(mapping)))
 
 
+def touch_call(namespace: str, key: str, ttl: float | None) -> Command:
+    return commands.TOUCH(namespace, check_key(key), check_ttl(ttl))
+
+
 def append_call(namespace: str, key: str, items: Sequence[Any], once: str | None = None) -> Command:
     check_key(key)
     texts = [encode(item, f"items[{i}]") for i, item in enumerate(items)]

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from scrubjay import commands
-from scrubjay.calls import append_call, delete_call, merge_call, remember_call, set_call, update_call
+from scrubjay.calls import append_call, delete_call, merge_call, remember_call, set_call, touch_call, update_call
 from scrubjay.commands import MISSING, Verb
 from scrubjay.errors import Conflict, InvalidInput, NotFound, Unavailable, repr_short
 from scrubjay.exact_json import check_total, encode
@@ -37,7 +37,6 @@ from scrubjay.validation import (
     check_query,
     check_seconds,
     check_tags,
-    check_ttl,
 )
 from scrubjay.watch import Watch
 
@@ -173,7 +172,7 @@ class Memory:
         :return: whether the key exists.
         :raises Unavailable: if the server is unreachable: this is never queued.
         """
-        found: bool = self._executor.run(commands.TOUCH(self.namespace, check_key(key), check_ttl(ttl)))
+        found: bool = self._executor.run(touch_call(self.namespace, key, ttl))
         return found
 
     def __getitem__(self, key: str) -> Any:
@@ -677,8 +676,8 @@ class Memory:
                 t.append("log", "Sarah moved")
                 t.set("city", "Berlin")
 
-        `t` has `set`, `delete`, `update`, `merge`, `append` and `remember`, which happen when the block ends. While the
-        server is unreachable the transaction is queued as one write.
+        `t` has `set`, `delete`, `update`, `merge`, `touch`, `append` and `remember`, which happen when the block ends.
+        While the server is unreachable the transaction is queued as one write, unless it has a `touch` or versions.
 
         :param once: an id of your own: a second transaction with it changes nothing.
         :return: the Transaction; `t.results` has what each verb returned, after the block.

@@ -12,6 +12,7 @@ from scrubjay.calls import (
     merge_call,
     remember_call,
     set_call,
+    touch_call,
     transaction_call,
     update_call,
 )
@@ -69,6 +70,10 @@ class Transaction:
     def merge(self, key: str, mapping: Mapping[str, Any]) -> None:
         """Replace fields of an object; None removes a field."""
         self._add(merge_call(self._namespace, key, mapping))
+
+    def touch(self, key: str, ttl: float | None) -> None:
+        """Replace the expiry of a key; a transaction with this verb is never queued."""
+        self._add(touch_call(self._namespace, key, ttl))
 
     def append(self, key: str, *items: Any) -> None:
         """Add items to the end of a list."""

@@ -278,6 +278,7 @@ def test_a_checkpoint_that_is_saved_again_replaces_the_first(storage):
 
 def test_a_long_checkpoint_is_split(home, monkeypatch):
     monkeypatch.setattr(_large, "PART_CHARS", 100)
+    monkeypatch.setattr(_large, "CALL_BYTES", 500)
 
     async def use() -> None:
         storage = ScrubjayCheckpoints()
@@ -294,6 +295,7 @@ def test_a_long_checkpoint_is_split(home, monkeypatch):
 
 def test_a_long_checkpoint_that_is_saved_again_is_replaced_whole_or_not_at_all(home, monkeypatch):
     monkeypatch.setattr(_large, "PART_CHARS", 100)
+    monkeypatch.setattr(_large, "CALL_BYTES", 500)
     memory = Memory("ns", strict=True)
     storage = ScrubjayCheckpoints(memory)
     first, second = (checkpoint(checkpoint_id="1", state={"text": letter * 1000}) for letter in "ab")
@@ -303,10 +305,10 @@ def test_a_long_checkpoint_that_is_saved_again_is_replaced_whole_or_not_at_all(h
     def fail_at(count):
         left = iter(range(count))
 
-        def set_or_fail(*args):
+        def set_or_fail(*args, **kwargs):
             if next(left, None) is None:
                 raise Unavailable("the process is killed here")
-            set_(*args)
+            return set_(*args, **kwargs)
 
         return set_or_fail
 
@@ -319,7 +321,9 @@ def test_a_long_checkpoint_that_is_saved_again_is_replaced_whole_or_not_at_all(h
     asyncio.run(storage.save(second))
     assert asyncio.run(storage.load("1")) == second
     assert asyncio.run(storage.list_checkpoints(workflow_name="flow")) == [second]
-    assert len(memory) == stored + 1 + 5  # and the parts of the saves that were killed
+    expiring = [item for item in memory.scan() if item.expires_at]
+    assert len(expiring) == 1 + 5  # the parts of the saves that were killed
+    assert len(memory) == stored + len(expiring)
 
 
 class Own:

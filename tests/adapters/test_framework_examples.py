@@ -20,6 +20,7 @@ NEEDS = {
     "langchain_cache.py": "langchain_core",
     "langgraph_thread.py": "langgraph.graph",
     "llama_index_memory.py": "llama_index.core",
+    "mcp_client.py": "mcp.client",
     "openai_agents_session.py": "agents",
     "pydantic_ai_conversation.py": "pydantic_ai",
     "strands_session.py": "strands",
@@ -31,9 +32,11 @@ NEEDS = {
 def test_an_example_is_short_and_runs_twice(path, home):
     pytest.importorskip(NEEDS[path.name], exc_type=ImportError)
     assert len(path.read_text().splitlines()) <= 15
+    commands = str(Path(sys.executable).parent)  # where `scrubjay` is
+    variables = {**os.environ, "PATH": os.pathsep.join([commands, os.environ["PATH"]])}
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, path], capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ)
+            [sys.executable, path], capture_output=True, text=True, timeout=120, check=False, env=variables
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout

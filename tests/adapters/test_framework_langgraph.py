@@ -16,7 +16,7 @@ pytest.importorskip("langgraph.graph", reason="LangGraph is not installed")
 from langgraph.graph import StateGraph
 
 from scrubjay import Memory, Unavailable
-from scrubjay.adapters import langgraph as adapter
+from scrubjay.adapters import _large
 from scrubjay.adapters.langgraph import ScrubjaySaver, ScrubjayStore
 
 THREAD = {"configurable": {"thread_id": "sarah"}}
@@ -77,13 +77,17 @@ def test_a_channel_that_does_not_change_is_stored_once(home):
 
 
 def test_a_value_larger_than_one_call_is_split(home, monkeypatch):
-    monkeypatch.setattr(adapter, "PART_CHARS", 1000)
-    monkeypatch.setattr(adapter, "BATCH_CHARS", 3000)
+    monkeypatch.setattr(_large, "PART_CHARS", 1000)
+    monkeypatch.setattr(_large, "CALL_BYTES", 3000)
     agent = make_graph(checkpointer=ScrubjaySaver())
     text = "".join(map(str, range(5000)))
     agent.invoke({"log": ["hi"], "document": text}, THREAD)
     assert agent.get_state(THREAD).values["document"] == text
-    assert any("#0003" in key for key in Memory("langgraph").keys("b/"))
+    assert any(key.endswith("/0003") for key in Memory("langgraph").keys("part/b/sarah/"))
+    agent.checkpointer.copy_thread("sarah", "anna")
+    other = {"configurable": {"thread_id": "anna"}}
+    assert agent.get_state(other).values["document"] == text
+    agent.checkpointer.delete_thread("anna")
     agent.checkpointer.prune(["sarah"])
     assert agent.get_state(THREAD).values["document"] == text
     agent.checkpointer.delete_thread("sarah")

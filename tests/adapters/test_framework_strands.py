@@ -173,6 +173,7 @@ def test_a_storage_behaves_as_the_one_in_memory(tmp_path_factory, steps):
 
 def test_long_bytes_are_split_and_leave_nothing_behind(home, monkeypatch):
     monkeypatch.setattr(_large, "PART_CHARS", 10)
+    monkeypatch.setattr(_large, "CALL_BYTES", 30)
     memory = Memory("ns", strict=True)
     storage = ScrubjayStorage(memory)
 

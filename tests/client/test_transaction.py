@@ -117,6 +117,23 @@ def test_results_are_those_of_the_verbs(stores):
             assert [found.id for found in memory.recall("Berlin")] == [note]
 
 
+def test_an_expiry_is_replaced_with_the_other_writes_or_not_at_all(stores):
+    for open_memory in stores.values():
+        with open_memory("expiries") as memory:
+            version = memory.set("k", 1, ttl=1000)
+            with pytest.raises(Conflict), memory.transaction() as t:
+                t.touch("k", None)
+                t.update({}, if_versions={"k": version + 1})
+            assert memory.item("k").expires_at is not None
+            before = memory.usage().writes_today
+            with memory.transaction() as t:
+                t.touch("k", None)
+                t.touch("missing", 5)
+            assert t.results == [True, False]
+            assert (memory.item("k").expires_at, memory.item("k").version) == (None, version)
+            assert memory.usage().writes_today == before
+
+
 def test_an_exception_in_the_block_writes_nothing(stores):
     with stores["embedded"]("raised") as memory:
         with pytest.raises(RuntimeError), memory.transaction() as t:

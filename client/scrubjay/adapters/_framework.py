@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
-from scrubjay.async_memory import AsyncMemory, on_thread, start_on_thread
+from scrubjay.async_memory import AsyncMemory, on_thread, submit
 from scrubjay.errors import MissingExtra
 from scrubjay.memory import Memory
 
@@ -23,14 +23,21 @@ def open_memory(memory: Memory | AsyncMemory | str) -> Memory:
 
 
 async def write(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a verb on a thread to its end, also when the caller is cancelled: then it knows that the write happened."""
-    work = start_on_thread(verb, *args, **kwargs)
+    """Run a verb on a thread to its end, also when the caller is cancelled: then it knows that the write happened.
+
+    Without `asyncio.shield`, which takes a twentieth of the time of a write for the case that is rare.
+    """
+    work = submit(verb, *args, **kwargs)
     try:
-        return await asyncio.shield(work)
+        return await asyncio.wrap_future(work)
     except asyncio.CancelledError:
-        while not work.done():
+        if work.cancelled():  # it had not started
+            work = submit(verb, *args, **kwargs)
+        end = asyncio.wrap_future(work)
+        while not end.done():
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait({work})
+                await asyncio.wait({end})
+        end.exception()
         raise
 
 

@@ -1,4 +1,4 @@
-"""Texts of any length under one key: one call writes at most 16 MiB, so that a longer one is stored in parts."""
+"""Rows with texts of any length: one call writes at most 16 MiB, so that a longer text is stored in parts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,41 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scrubjay.errors import Conflict, NotFound
+from scrubjay.exact_json import byte_size, encode
 from scrubjay.memory import Memory
 
-PART_CHARS = 4 * 2**20
-"""Characters of a text under one key; a longer one is split."""
+CALL_BYTES = 12 * 2**20
+"""Bytes of texts that the call writes which stores the rows; the rest of the 16 MiB is for what is beside them."""
+PART_CHARS = 2 * 2**20
+"""Characters of a part: at most 12 MiB of JSON, whatever the characters are."""
+MAX_BYTES_OF_A_CHAR = 6
+"""Bytes of JSON that a character takes at most, as \\u0001 does."""
+UNFINISHED_SECONDS = 3600
+"""Seconds after which the parts of a save that did not come to its end expire; a save has to be faster."""
 NAME_BYTES = 400
 """Bytes of a key that are repeated in the keys of its parts; the token alone makes them unique."""
+PARTS = "part/"
+"""The start of the keys of parts; the key that they belong to follows."""
 
 Row = Mapping[str, Any]
+
+
+def save_rows(memory: Memory, rows: Mapping[str, Any], if_versions: Mapping[str, int] | None = None) -> None:
+    """Store rows, all of them or none; the text in a row's field `data` may have any length.
+
+    What is too long for one call is written first, in parts under keys that no other text has, with an expiry. The call
+    that stores the rows also removes the expiry. So a process that is killed before has changed nothing, and what it
+    leaves behind expires.
+
+    :param rows: by key; None deletes a key.
+    :param if_versions: as in `update`.
+    :raises Conflict: if a version is another one, or the save took longer than UNFINISHED_SECONDS.
+    """
+    shortened, parts = _split(rows)
+    if parts:
+        for key, old in memory.get_many([key for key in rows if shortened[key] is not rows[key]]).items():
+            shortened |= _without_parts(key, old)
+    _finish(memory, shortened, if_versions or {}, _write_parts(memory, parts))
 
 
 def save_text(
@@ -24,37 +51,35 @@ def save_text(
     fields: Row,
     beside: Callable[[Row | None], Mapping[str, Any]] = lambda _: {},
 ) -> None:
-    """Store a text with a few fields, and rows beside it, in place of what is there.
-
-    Parts get keys that no other text has. The row that names them replaces the one before and its parts in one write,
-    so that a reader gets the one text or the other, and a process that is killed has changed nothing.
+    """Store a text with a few fields, and rows beside it, in place of what is there, as `save_rows` does.
 
     :param beside: given the row that is replaced, returns more keys and values for the same write.
     """
-    token = secrets.token_hex(8)
-    first, *rest = [text[start : start + PART_CHARS] for start in range(0, len(text), PART_CHARS)] or [""]
-    row = {**fields, "data": first, "parts": len(rest), "token": token}
-    for name, part in zip(_names(key, row), rest, strict=True):
-        memory.set(name, part)
+    shortened, parts = _split({key: {**fields, "data": text}})
+    written = _write_parts(memory, parts)
+    before = memory.item(key)
     while True:
-        before = memory.item(key)
         old = before.value if before else None
-        gone = dict.fromkeys(_names(key, old) if old else ())
+        rows = {**_without_parts(key, old), **beside(old), **shortened}
         try:
-            memory.update({**gone, **beside(old), key: row}, if_versions={key: before.version if before else 0})
-        except Conflict:  # another writer was faster, and its text is replaced
-            continue
-        return
+            return _finish(memory, rows, {key: before.version if before else 0}, written)
+        except Conflict:
+            latest = memory.item(key)
+            if latest == before:  # the save took too long
+                raise
+            before = latest  # another writer was faster, and its text is replaced
 
 
 def load_text(memory: Memory, key: str, row: Row | None = None) -> str | None:
     """The text under a key; None if there is none. `row` is what the caller has read of it already."""
     found = memory.get(key) if row is None else row
     while found is not None:
-        names = _names(key, found)
-        parts = memory.get_many(names) if names else {}
+        names = _part_names(key, found)
+        if not names:
+            return str(found["data"])
+        parts = memory.get_many(names)
         if len(parts) == len(names):
-            return "".join([found["data"], *(parts[name] for name in names)])
+            return "".join(parts[name] for name in names)
         latest = memory.get(key)  # another process has replaced it meanwhile
         if latest == found:
             raise NotFound(f"parts of the value of {key!r} are missing; delete it")
@@ -65,7 +90,7 @@ def load_text(memory: Memory, key: str, row: Row | None = None) -> str | None:
 def delete_text(memory: Memory, key: str, beside: Callable[[Row], Mapping[str, None]] = lambda _: {}) -> bool:
     """Delete a text with its parts and what is beside it; returns whether there was one."""
     while (found := memory.item(key)) is not None:
-        rows = {**dict.fromkeys([key, *_names(key, found.value)]), **beside(found.value)}
+        rows = {key: None, **_without_parts(key, found.value), **beside(found.value)}
         try:
             memory.update(rows, if_versions={key: found.version})
         except Conflict:
@@ -74,7 +99,54 @@ def delete_text(memory: Memory, key: str, beside: Callable[[Row], Mapping[str, N
     return False
 
 
-def _names(key: str, row: Row) -> list[str]:
-    """The keys of the parts after the first; they say whose they are, as far as a key has room for it."""
-    whose = key.encode()[:NAME_BYTES].decode(errors="ignore")
-    return [f"part/{whose}/{row['token']}/{number:04}" for number in range(row["parts"])]
+def parts_prefix(key: str) -> str:
+    """The start of the keys of the parts of a key's text: they say whose they are, as far as a key has room for it."""
+    return f"{PARTS}{key.encode()[:NAME_BYTES].decode(errors='ignore')}/"
+
+
+def _part_names(key: str, row: Row) -> list[str]:
+    if not row.get("parts"):
+        return []
+    return [f"{parts_prefix(key)}{row['token']}/{number:04}" for number in range(row["parts"])]
+
+
+def _finish(
+    memory: Memory, rows: Mapping[str, Any], if_versions: Mapping[str, int], parts: Mapping[str, int | None]
+) -> None:
+    """Store rows in one call, with which their parts stay."""
+    if not parts:
+        return memory.update(rows, if_versions=if_versions or None)
+    written = {name: version for name, version in parts.items() if version is not None}
+    with memory.transaction() as transaction:
+        transaction.update(rows, if_versions={**if_versions, **written})
+        for name in parts:
+            transaction.touch(name, None)
+    return None
+
+
+def _split(rows: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The rows, those that do not fit into one call without their texts, and the parts of these texts."""
+    texts = {key: row["data"] for key, row in rows.items() if row and "data" in row}
+    if sum(map(len, texts.values())) * MAX_BYTES_OF_A_CHAR <= CALL_BYTES:
+        return dict(rows), {}
+    shortened, left = dict(rows), CALL_BYTES
+    parts: dict[str, str] = {}
+    for key, text in texts.items():
+        size = byte_size(encode(text))
+        if size <= left:
+            left -= size
+            continue
+        pieces = [text[start : start + PART_CHARS] for start in range(0, len(text), PART_CHARS)]
+        row = {**rows[key], "data": "", "parts": len(pieces), "token": secrets.token_hex(8)}
+        shortened[key] = row
+        parts |= zip(_part_names(key, row), pieces, strict=True)
+    return shortened, parts
+
+
+def _write_parts(memory: Memory, parts: Mapping[str, str]) -> dict[str, int | None]:
+    """The versions of the parts; None for a queued one."""
+    return {name: memory.set(name, text, ttl=UNFINISHED_SECONDS) for name, text in parts.items()}
+
+
+def _without_parts(key: str, row: Row | None) -> dict[str, None]:
+    return dict.fromkeys(_part_names(key, row) if row else ())

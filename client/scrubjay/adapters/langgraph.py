@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
+from scrubjay.adapters._large import PARTS, load_text, parts_prefix, save_rows
 from scrubjay.adapters._plain import join_key, plain, quote_part, unquote_part
 from scrubjay.async_memory import AsyncMemory
 from scrubjay.errors import Conflict
@@ -60,17 +61,15 @@ Rows = dict[str, dict[str, Any]]
 """Keys and rows of pending writes; a key starts with that of the checkpoint, so that both are read at once."""
 Writes = list[tuple[str, str, Any]]
 """The pending writes of a checkpoint: task, channel and value of each."""
-PART_CHARS = 4 * 2**20
-"""Characters of a blob under one key; a longer one is split, because one call writes at most 16 MiB."""
 SMALL_BYTES = 512
 """Bytes up to which the value of a channel is stored in the row of every checkpoint that has it: a row of its own would
 be about as large, and another read."""
 LARGEST_PAGE = 1000
 """Rows that one call reads when checkpoints are listed; the calls before it read fewer."""
+KINDS = ("c/", "b/", f"{PARTS}c/", f"{PARTS}b/")
+"""The starts of keys: of checkpoints and pending writes, of values of channels, and of the parts of both."""
 HUGE = 10**400
 """Greater than every float."""
-BATCH_CHARS = 12 * 2**20
-"""Characters of blobs that one call writes."""
 
 
 class ScrubjaySaver(BaseCheckpointSaver[str]):
@@ -108,21 +107,21 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        rows = self._rows(config, before)
+        rows = self._rows(config, before, limit or 1)
         fitting = (found for found in rows if not filter or _fits(self._metadata(found[0]), filter))
         return (self._to_tuple(*found) for found in islice(fitting, limit))
 
     def _rows(
-        self, config: RunnableConfig | None, before: RunnableConfig | None
+        self, config: RunnableConfig | None, before: RunnableConfig | None, size: int
     ) -> Iterator[tuple[dict[str, Any], Rows]]:
-        """The rows of checkpoints with their pending writes, the latest first."""
+        """The rows of checkpoints with their pending writes, the latest first; `size` is that of the first page."""
         prefix, wanted = "c/", None
         if config is not None:
             thread, wanted = str(config["configurable"]["thread_id"]), get_checkpoint_id(config)
             namespace = config["configurable"].get("checkpoint_ns")
             prefix = _prefix("c", thread) if namespace is None else _prefix("c", thread, namespace)
         earlier = get_checkpoint_id(before) if before else None
-        for row, writes in self._latest_first(prefix):
+        for row, writes in self._latest_first(prefix, size):
             if (wanted is None or row["id"] == wanted) and (earlier is None or row["id"] < earlier):
                 yield row, writes
 
@@ -132,12 +131,12 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         row = rows.pop(key, None)
         return row and (row, {each: write for each, write in rows.items() if each.startswith(f"{key}/")})
 
-    def _latest_first(self, prefix: str) -> Iterator[tuple[dict[str, Any], Rows]]:
+    def _latest_first(self, prefix: str, size: int = 1) -> Iterator[tuple[dict[str, Any], Rows]]:
         """The rows of checkpoints with their pending writes: from the last key to the first, writes come before them.
 
-        The first call reads one row, which is all that the latest checkpoint of most threads has.
+        The first call reads `size` rows: one is all that the latest checkpoint of most threads has.
         """
-        after, size = None, 1
+        after, size = None, min(size, LARGEST_PAGE)
         writes: Rows = {}
         while True:
             page = list(self._memory.items(prefix, after=after, limit=size, reverse=True))
@@ -199,7 +198,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
                 continue
             large.append(channel)
             if channel in new_versions:
-                rows |= _rows_of(join_key("b", thread, namespace, channel, str(new_versions[channel])), blob)
+                rows[join_key("b", thread, namespace, channel, str(new_versions[channel]))] = _encoded(blob)
         state = {
             "checkpoint": {**checkpoint, "channel_values": small},
             "metadata": get_checkpoint_metadata(config, metadata),
@@ -212,7 +211,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
             "state": _encoded(self.serde.dumps_typed(state)),
             "large": large,
         }
-        self._store(rows)
+        save_rows(self._memory, rows)
         return _config(thread, namespace, checkpoint["id"])
 
     def put_writes(
@@ -227,16 +226,16 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
             key = join_key("c", thread, namespace, checkpoint_id, task_id, str(index))
             beside = {"task": task_id, "path": task_path, "channel": channel, "index": index}
             target = replaced if index < 0 else rows
-            target |= _rows_of(key, self.serde.dumps_typed(value), beside)
+            target[key] = {**beside, **_encoded(self.serde.dumps_typed(value))}
         try:
-            self._store({**replaced, **rows}, dict.fromkeys(rows, 0))
+            save_rows(self._memory, {**replaced, **rows}, dict.fromkeys(rows, 0))
         except Conflict:  # some of them are stored already, and stay
             known = self._memory.get_many(rows)
-            self._store({**replaced, **{key: row for key, row in rows.items() if key not in known}})
+            save_rows(self._memory, {**replaced, **{key: row for key, row in rows.items() if key not in known}})
 
     def delete_thread(self, thread_id: str) -> None:
-        for kind in "cwb":  # checkpoints and pending writes first: without them nothing else is read
-            self._memory.clear(_prefix(kind, str(thread_id)))
+        for kind in KINDS:  # checkpoints and pending writes first: without them nothing else is read
+            self._memory.clear(kind + _prefix(str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         wanted = set(run_ids)
@@ -245,11 +244,13 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         target = str(target_thread_id)
-        for kind in "bwc":  # checkpoints last: they refer to the others
+        for kind in "bc":  # checkpoints last: they refer to the others
             start = _prefix(kind, str(source_thread_id))
             for key, row in self._memory.items(start):
                 moved = {**row, "thread": target} if kind == "c" and "id" in row else row
-                self._memory.set(_prefix(kind, target) + key.removeprefix(start), moved)
+                if row.get("parts"):
+                    moved = {**row, "data": load_text(self._memory, key, row), "parts": 0}
+                save_rows(self._memory, {_prefix(kind, target) + key.removeprefix(start): moved})
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Delete all checkpoints of threads but the latest of each namespace, or with "delete" all of them.
@@ -270,14 +271,17 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
             place = row["thread"], row["ns"], row["id"]
             self._memory.delete(join_key("c", *place))
             self._memory.clear(_prefix("c", *place))
-            self._memory.clear(_prefix("w", *place))
+            self._memory.clear(PARTS + _prefix("c", *place))
         for thread, namespace in {(row["thread"], row["ns"]) for row in rows}:
             used: set[str] = set()
             for row in self._checkpoints(_prefix("c", thread, namespace)):
                 versions = self._load(row["state"])["checkpoint"]["channel_versions"]
                 used |= {join_key("b", thread, namespace, channel, str(at)) for channel, at in versions.items()}
-            stored = self._memory.keys(_prefix("b", thread, namespace))
-            self._memory.update(dict.fromkeys(key for key in stored if key.partition("#")[0] not in used))
+            prefix = _prefix("b", thread, namespace)
+            unused = [key for key in self._memory.keys(prefix) if key not in used]
+            kept = set(map(parts_prefix, used))
+            parts = [key for key in self._memory.keys(PARTS + prefix) if f"{key.rsplit('/', 2)[0]}/" not in kept]
+            self._memory.update(dict.fromkeys(unused + parts))
 
     def _checkpoints(self, prefix: str) -> Iterator[dict[str, Any]]:
         """The rows of checkpoints, without pending writes."""
@@ -288,31 +292,13 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:032}.{random.random():016}"  # noqa: S311 - not a secret
 
-    def _store(self, rows: Mapping[str, Any], if_versions: Mapping[str, int] | None = None) -> None:
-        """Write rows in as few calls as their size allows; the last row, the checkpoint, is in the last call."""
-        batch: dict[str, Any] = {}
-        size = 0
-        for key, row in rows.items():
-            length = len(row.get("data", "")) if isinstance(row, dict) else len(row)
-            if batch and size + length > BATCH_CHARS:
-                self._memory.update(batch)
-                batch, size = {}, 0
-            batch[key] = row
-            size += length
-        expected = {key: version for key, version in (if_versions or {}).items() if key in batch}
-        self._memory.update(batch, if_versions=expected or None)
-
     def _metadata(self, row: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = self._load(row["state"])["metadata"]
         return found
 
     def _load(self, row: Mapping[str, Any], key: str = "") -> Any:
-        data = row.get("data")
-        if data is None:
-            names = [_part_key(key, number) for number in range(row["parts"])]
-            parts = self._memory.get_many(names)
-            data = "".join(parts[name] for name in names)
-        return self.serde.loads_typed((row["type"], base64.b64decode(data)))
+        data = load_text(self._memory, key, row) if row.get("parts") else row["data"]
+        return self.serde.loads_typed((row["type"], base64.b64decode(data or "")))
 
     # ------------------------------------------------------------ the same for asyncio
 
@@ -380,22 +366,6 @@ def _fits(metadata: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool
 def _encoded(blob: tuple[str, bytes]) -> dict[str, str]:
     kind, data = blob
     return {"type": kind, "data": base64.b64encode(data).decode()}
-
-
-def _rows_of(key: str, blob: tuple[str, bytes], beside: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A blob as one row, or as a row and its parts."""
-    kind, data = blob
-    text = base64.b64encode(data).decode()
-    if len(text) <= PART_CHARS:
-        return {key: {**(beside or {}), "type": kind, "data": text}}
-    parts = [text[start : start + PART_CHARS] for start in range(0, len(text), PART_CHARS)]
-    rows: dict[str, Any] = {_part_key(key, number): part for number, part in enumerate(parts)}
-    return {**rows, key: {**(beside or {}), "type": kind, "parts": len(parts)}}
-
-
-def _part_key(key: str, number: int) -> str:
-    """The key of a part: those of a pending write are not among the checkpoints, which are read without them."""
-    return f"{'w' if key.startswith('c/') else key[0]}{key[1:]}#{number:04}"
 
 
 # ------------------------------------------------------------ the store

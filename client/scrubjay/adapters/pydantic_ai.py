@@ -130,15 +130,20 @@ class ScrubjayConversations(ConversationStore):
         return False
 
     def _read_history(self, head_id: str | None, limit: int | None) -> list[ConversationEntry]:
-        """The messages up to the head: one read for each list that they are in."""
+        """The messages up to the head: one read for each list that they are in, of its end if that has them."""
         found: list[ConversationEntry] = []
         known: dict[str, Any] = {}
         current = head_id
         while current is not None and (limit is None or len(found) < limit):
             if current not in known:
                 place = self._memory.get(_entry_key(current))
-                items = self._memory.get(session_key(place["conversation"]), []) if place else []
-                known |= {item["id"]: item for item in items}
+                if place is None:
+                    raise LookupError(f"there is no message {current!r}")
+                key = session_key(place["conversation"])
+                if limit is not None:
+                    known |= {item["id"]: item for item in self._memory.tail(key, limit)}
+                if current not in known:
+                    known |= {item["id"]: item for item in self._memory.get(key, [])}
                 if current not in known:
                     raise LookupError(f"there is no message {current!r}")
             found.append(_to_entry(known[current]))

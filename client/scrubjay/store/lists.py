@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from scrubjay.errors import Conflict
 from scrubjay.exact_json import byte_size, decode, encode
@@ -69,9 +70,10 @@ def pop_items(
     taken = min(count, length)
     texts: list[str] = []
     if current and taken:
-        start = (yield from _first_position(namespace, key)) + (0 if first else length - taken)
-        texts = yield from _read_rows(context, namespace, key, start, start + taken)
-        yield "delete_rows_between", (namespace, key, start, start + taken)
+        query = "take_first_rows" if first else "take_last_rows"
+        rows = yield query, (namespace, key, taken, namespace, key)
+        values = [value for _, value in sorted(rows, key=itemgetter(0))]
+        texts = context.cipher.decrypt_all(values, item_associated_data(namespace, key))
         size = sum(map(byte_size, texts)) + taken - (taken == length)
         resized = (length - taken, current.bytes - size, current.version + 1)
         yield "resize_list", (*resized, context.now, namespace, key)

@@ -16,7 +16,7 @@ def run_all(namespace: str, parts: Parts) -> Operation[tuple[list[Any], Namespac
     """Run write operations on a namespace in one transaction.
 
     It returns their results in order, a note as its number. Together they count as one write of the daily quota;
-    deletions alone are not counted, as everywhere.
+    deletions and new expiries alone are not counted, as everywhere.
     """
     modes = {part.mode for part in parts}
     mode = ERASE if ERASE in modes else WRITE if modes <= {WRITE} else LONG_WRITE
@@ -39,7 +39,7 @@ def _is_counted(part: Operation[Any]) -> bool:
     if part.verb == "update":
         texts, *_ = part.content
         return any(text is not None for text in texts.values())
-    return part.verb != "delete"
+    return part.verb not in ("delete", "touch")
 
 
 @operation("transaction", READ)

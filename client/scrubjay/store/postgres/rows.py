@@ -20,7 +20,7 @@ from scrubjay.store.sqlite.queries import QUERIES
 Row = tuple[Any, ...]
 _NO_ITEM: Row = (None,) * 5
 _USAGE = ("keys", "notes", "bytes", "day", "writes", "writes_per_day", "max_bytes", "version_floor", "owner")
-_OTHER_TABLES = {"append_change", "append_list_row", "delete_list_rows", "delete_rows_between"}
+_OTHER_TABLES = {"append_change", "append_list_row", "delete_list_rows", "take_first_rows", "take_last_rows"}
 """Writes to rows that are not known here."""
 
 

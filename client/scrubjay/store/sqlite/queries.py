@@ -134,7 +134,11 @@ QUERIES = {
     "find_last_position": "SELECT coalesce(max(position), -1) FROM list_items WHERE namespace = ? AND key = ?",
     "find_first_position": "SELECT min(position) FROM list_items WHERE namespace = ? AND key = ?",
     "read_rows_between": f"SELECT value FROM list_items WHERE {_ROWS_BETWEEN} ORDER BY position",
-    "delete_rows_between": f"DELETE FROM list_items WHERE {_ROWS_BETWEEN}",
+    # The positions of a list follow each other without a gap.
+    "take_last_rows": """DELETE FROM list_items WHERE namespace = ? AND key = ? AND position >
+        (SELECT max(position) - ? FROM list_items WHERE namespace = ? AND key = ?) RETURNING position, value""",
+    "take_first_rows": """DELETE FROM list_items WHERE namespace = ? AND key = ? AND position <
+        (SELECT min(position) + ? FROM list_items WHERE namespace = ? AND key = ?) RETURNING position, value""",
     # ------------------------------------------------------------ expiry
     "sum_expired": """SELECT coalesce(sum(keys), 0), coalesce(sum(notes), 0), coalesce(sum(bytes), 0) FROM (
         SELECT 1 AS keys, 0 AS notes, bytes FROM items WHERE +namespace = ? AND expires_at <= ?

@@ -1,0 +1,105 @@
+"""Texts of any length: stored in parts, whole or not at all, and nothing stays of a save that was killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness import eventually, fresh_name
+from scrubjay import Conflict, Memory
+from scrubjay.adapters import _large
+from scrubjay.adapters._large import delete_text, load_text, save_rows, save_text
+from scrubjay.exact_json import byte_size, encode
+
+KILLED = """
+import os, signal, sys
+from scrubjay import Memory
+from scrubjay.adapters import _large
+
+_large.CALL_BYTES, _large.PART_CHARS, _large.UNFINISHED_SECONDS = 60, 10, float(sys.argv[3])
+memory = Memory("ns", path=sys.argv[1], strict=True)
+set_ = memory.set
+left = int(sys.argv[2])
+
+def set_or_die(*args, **kwargs):
+    global left
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    return set_(*args, **kwargs)
+
+memory.set = set_or_die
+if left == 10:  # all parts are written, and the row is not
+    memory.transaction = lambda: os.kill(os.getpid(), signal.SIGKILL)
+_large.save_text(memory, "k", "b" * 100, {})
+"""
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(_large, "CALL_BYTES", 60)
+    monkeypatch.setattr(_large, "PART_CHARS", 10)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.text(max_size=60), min_size=1, max_size=4))
+def test_a_text_comes_back_as_it_was_and_leaves_nothing_when_it_is_replaced_or_deleted(small, memory, texts):
+    name = fresh_name()
+    for text in texts:
+        save_text(memory, name, text, {"field": 1})
+        assert load_text(memory, name) == text
+        assert memory[name]["field"] == 1
+        pieces = -(-len(text) // 10) if 6 * len(text) > 60 and byte_size(encode(text)) > 60 else 0
+        parts = list(memory.scan(f"part/{name}/"))
+        assert len(parts) == pieces
+        assert all(part.expires_at is None for part in parts)
+    assert delete_text(memory, name)
+    assert not delete_text(memory, name)
+    assert memory.keys(f"part/{name}/") == memory.keys(name) == []
+
+
+def test_rows_that_fit_into_one_call_together_have_no_parts(small, memory):
+    save_rows(memory, {"a": {"data": "x" * 50}, "b": {"data": "y" * 40}, "c": {"other": "z" * 100}, "d": None})
+    assert memory.get("a") == {"data": "x" * 50}
+    assert (load_text(memory, "b"), memory.get("c")) == ("y" * 40, {"other": "z" * 100})
+    assert len(memory.keys("part/b/")) == 4
+    save_rows(memory, {"b": {"data": "y" * 70}})
+    assert len(memory.keys("part/")) == 7
+
+
+def test_rows_are_stored_under_their_versions_or_not_at_all(small, memory):
+    save_rows(memory, {"a": {"data": "x" * 100}}, {"a": 0})
+    with pytest.raises(Conflict):
+        save_rows(memory, {"a": {"data": "y" * 100}, "b": {"n": 1}}, {"a": 0})
+    assert load_text(memory, "a") == "x" * 100
+    assert "b" not in memory
+
+
+def test_a_save_that_takes_longer_than_its_parts_live_is_refused(small, memory, monkeypatch):
+    save_text(memory, "k", "a" * 100, {})
+    monkeypatch.setattr(_large, "UNFINISHED_SECONDS", 0.001)
+    item = memory.item
+    memory.item = lambda key: time.sleep(0.05) or item(key)
+    with pytest.raises(Conflict):
+        save_text(memory, "k", "b" * 100, {})
+    assert load_text(memory, "k") == "a" * 100
+
+
+@pytest.mark.parametrize("parts", [3, 10])
+def test_the_parts_of_a_save_that_is_killed_expire(small, tmp_path, parts):
+    memory = Memory("ns", path=tmp_path / "db", strict=True)
+    save_text(memory, "k", "a" * 100, {})
+    before = set(memory.keys())
+    for seconds in ("3600", "0.001"):
+        command = [sys.executable, "-c", KILLED, tmp_path / "db", str(parts), seconds]
+        assert subprocess.run(command, timeout=100, check=False).returncode == -9
+        assert load_text(memory, "k") == "a" * 100
+    eventually(lambda: len(memory) == len(before) + parts)  # those of the second process have expired
+    assert all(item.expires_at for item in memory.scan() if item.key not in before)
+    save_text(memory, "k", "c" * 100, {})
+    assert load_text(memory, "k") == "c" * 100
