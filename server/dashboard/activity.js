@@ -93,5 +93,5 @@ function row(change, isServer) {
 function keyOf({ namespace, key, verb, refusal }) {
   if (!key) return h("span.soft", {}, "–");
   if (["remember", "forget"].includes(verb)) return h("a", { href: placeOf(namespace, "notes"), title: key }, "a note");
-  return refusal ? label(key, 50) : h("a", { href: placeOf(namespace, "items", key) }, label(key, 50));
+  return refusal || !namespace ? label(key, 50) : h("a", { href: placeOf(namespace, "items", key) }, label(key, 50));
 }

@@ -85,6 +85,7 @@ function signInForm(problem = "") {
   const form = h("form.panel", {},
     h("h1", {}, "Sign in"),
     h("p.soft", {}, "This server needs an api key. You see what the key may see."),
+    h("input", { type: "text", autocomplete: "username", value: location.host, hidden: true }), // for password managers
     h("label", { for: "api-key" }, "Api key", key), fault,
     h("button.primary", { type: "submit" }, "Sign in"),
     h("p.soft.small", {}, "No key? On the machine that has the server's file: ", h("code", {}, "scrubjay key issue --admin --path FILE")));

@@ -27,7 +27,7 @@ export function chatsView(context) {
   listen((change) => {
     clearTimeout(timer);
     timer = setTimeout(draw, 300);
-    if (chat && (change.key === key || change.key === "")) attempt(() => chat.grow());
+    if (chat && (change.key === key || change.key === "")) attempt(() => (["append", undefined].includes(change.verb) ? chat.grow() : chat.open()));
   });
   return h("div.stack", {}, h(open ? "div.row.wide-only" : "div.row", {}, search), h(open ? "div.split.open" : "div.split", {}, list, open));
 }

@@ -153,7 +153,7 @@ function showResult(namespace, name, erased, left) {
       h("p", {}, `Deleted: ${parts.join(", ") || "nothing"}.`),
       kept.length > 0 && h("p.soft", {}, `Kept, as you chose: ${kept.map((each) => cut(visible(each), 60)).join(", ")}.`),
       left.mentions === null && h("p.soft", {}, "There is too much in this namespace to search all of its texts for the name."),
-      left.mentions?.length > 0 && [h("p.soft", {}, "The name is still in these texts, which have no key or session with it. Open them to edit or delete them:"),
+      left.mentions?.length > 0 && [h("p.soft", {}, "Other texts still mention the name. Open them to edit or delete them:"),
         h("ul.links", {}, left.mentions.slice(0, 20).map(link)), left.mentions.length > 20 && h("p.soft.small", {}, `and ${left.mentions.length - 20} more`)],
       !kept.length && left.mentions?.length === 0 && h("p.soft", {}, "Nothing else in this namespace has the name."),
       h("div.buttons", {}, h("button.primary", { type: "button", onclick: () => close(true) }, "Done")),

@@ -52,7 +52,7 @@ async function missing(namespace, who, listen, signal) {
   const seesAll = who.namespaces.includes("*");
   const text = seesAll ? "Nothing was ever stored under this name. It appears with its first value:"
     : `This namespace does not exist, or your key may not read it. It may ${who.read_only ? "read" : "read and write"} namespaces that match ${who.namespaces.join(", ")}.`;
-  return [title(namespace), h("section.panel", {}, empty(seesAll ? "This namespace does not exist" : "Nothing to see here", text,
+  return [title(namespace), h("section.panel", {}, empty(seesAll ? "This namespace does not exist" : "Nothing here for this key", text,
     seesAll && !who.read_only ? python(namespace, 'memory.set("greeting", {"hello": "world"})') : "", similar))];
 }
 

@@ -111,7 +111,7 @@ function score({ score: total, explanation }) {
     h("div.score", {}, h("b", {}, total.toFixed(2)), bars),
     h("div.legend", {}, parts.map(([name, value]) => h("span", {}, h("i", { class: colourOf(name) }), `${PARTS[name] ?? name} ${signed(value)}`))),
     words.length > 0 && h("div.row.small", {}, h("span.soft", {}, "matching words:"),
-      words.map(([word, value]) => h("span.tag", {}, visible(word), " ", h("span.soft", {}, signed(value))))));
+      words.map(([word, value]) => h("span.tag", { title: word.endsWith("…") && "Words that begin like this" }, visible(word), " ", h("span.soft", {}, signed(value))))));
 }
 
 function colourOf(name) {

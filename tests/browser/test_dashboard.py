@@ -303,6 +303,7 @@ def test_a_session_is_exported_and_erased_after_its_name_is_typed(page, open_ser
     result = page.get_by_role("dialog", name="Erased “sarah”")
     expect(result).to_contain_text("Deleted: 1 session, 150 messages.")
     expect(result).to_contain_text("Nothing else in this namespace has the name.")
+    expect(page.get_by_label("Messages")).to_have_text("No messages.")
     result.get_by_role("button", name="Done").click()
     expect(page.get_by_label("Conversations").get_by_role("link")).to_have_count(1)
     assert memory.keys() == ["session:other:messages"]
