@@ -86,7 +86,7 @@ async function sessionChoice(namespace, session, notes, isRequired) {
   if (!isRequired && !conversations.length && !notes && !beside.keys.length) return null; // a list, but not of messages
   return {
     session, title: session, detail: `${plural(messages, "message")}, ${plural(notes, "note")}`, path: at(namespace, "sessions", session),
-    isRequired, sessions: 1, messages, notes, keys: conversations.map((each) => each.key),
+    isRequired, sessions: 1, messages, notes, keys: conversations.flatMap(({ key }) => [key, `${key}:ids`, `learned:${key}`]),
   };
 }
 

@@ -310,6 +310,8 @@ def test_a_session_is_exported_and_erased_after_its_name_is_typed(page, open_ser
 
 
 def test_one_person_is_erased_with_what_has_the_name_and_what_remains_is_shown(page, open_server, memory):
+    memory.append("bob", {"role": "user", "content": "A list of my own"})
+    memory.append("bob:ids", "1")
     memory.append("session:Bob:messages", {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"})
     memory.append(
         "session:ana:messages", {"role": "user", "content": "Bob told me"}, {"role": "user", "content": "Yes"}
@@ -322,13 +324,15 @@ def test_one_person_is_erased_with_what_has_the_name_and_what_remains_is_shown(p
     page.get_by_label("Name of the person").fill("bob")
     page.get_by_role("button", name="Find").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog.locator(".choices label bdi")).to_have_text(["Bob", "bob/theme", "user:bob", "Bob lives in Oslo"])
+    expect(dialog.locator(".choices label bdi")).to_have_text(
+        ["bob", "Bob", "bob/theme", "user:bob", "Bob lives in Oslo"]
+    )
     expect(dialog).to_contain_text("2 messages, 1 note")
     dialog.get_by_role("checkbox", name="bob/theme").uncheck()
     dialog.get_by_role("textbox").fill("bob")
     dialog.get_by_role("button", name="Erase").click()
     result = page.get_by_role("dialog", name="Erased “bob”")
-    expect(result).to_contain_text("Deleted: 1 session, 2 messages, 1 value, 2 notes.")
+    expect(result).to_contain_text("Deleted: 2 sessions, 3 messages, 1 value, 2 notes.")
     expect(result).to_contain_text("Kept, as you chose: bob/theme.")
     expect(result.get_by_role("link")).to_have_text(["plan", "session:ana:messages #0"])
     assert memory.keys() == ["bob/theme", "bobby", "plan", "session:ana:messages"]
