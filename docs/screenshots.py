@@ -176,6 +176,12 @@ def take(browser: Any, url: str) -> None:
         light.wait_for_selector(".explanation")
 
     picture(light, "recall", "#/n/support-bot/notes", ".notes", ask)
+
+    def find_person() -> None:
+        light.get_by_role("button", name="Erase").click()
+        light.get_by_role("dialog").get_by_role("textbox").fill("sarah")
+
+    picture(light, "erase", chat, ".bubble", find_person)
     picture(light, "api", "docs#get_many_v1_namespaces__namespace__read_post", ".route[open]")
     picture(dark, "conversation-dark", chat, ".bubble")
     picture(dark, "namespaces-dark", "#/", "tbody tr")

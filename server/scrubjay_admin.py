@@ -1,4 +1,4 @@
-"""Routes that need an admin key: api keys, quotas, the audit, and all data of a namespace or of the server."""
+"""Routes that need an admin key: api keys, quotas, the audit, copies and erasure; and the export, which needs none."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from scrubjay.validation import MAX_NAMESPACE_CHARS, MAX_SECONDS, check_namespac
 from scrubjay_http import (
     AUTHENTICATED,
     COMMON_ERRORS,
+    HIDDEN_NAMESPACE,
     MAX_QUERY_BODY_BYTES,
     WRITE_ERRORS,
     Admitted,
@@ -49,6 +50,8 @@ POSITION_PATTERN = r"[0-9]{1,16}(\.[0-9]{1,16})?"
 """Of a cursor of the audit."""
 
 routes = APIRouter(dependencies=[*AUTHENTICATED, Depends(require_admin)], responses=errors(*COMMON_ERRORS))
+exports = APIRouter(dependencies=AUTHENTICATED, responses=errors(*COMMON_ERRORS))
+"""What every key may take with it: all that it may read of a namespace anyway."""
 _NAMESPACE = "/v1/namespaces/{namespace}"
 
 # ---------------------------------------------------------------- api keys and quotas
@@ -169,14 +172,16 @@ async def read_audit(
 # ---------------------------------------------------------------- data
 
 
-@routes.get(f"{_NAMESPACE}/export", name="export", response_class=Response, responses={**errors(404), **sends(NDJSON)})
+@exports.get(f"{_NAMESPACE}/export", name="export", response_class=Response, responses={**errors(404), **sends(NDJSON)})
 async def export_namespace(caller: Admitted, namespace: ReadableNamespace) -> Response:
-    """All of a namespace as lines of JSON, read in one transaction."""
-    store = caller.resources.store
+    """All of a namespace as lines of JSON, read in one transaction; idempotency keys need an admin key."""
+    store, is_whole = caller.resources.store, caller.access.admin
+    if namespace == HIDDEN_NAMESPACE:
+        raise NotFound("there is no such namespace, or this api key may not read it")
     # Into a file first: an error can still be answered, and a slow client does not keep a transaction open.
     with _disk_errors(), contextlib.ExitStack() as undo:
         file = undo.enter_context(tempfile.TemporaryFile(dir=store.folder))
-        await store.run_in_thread(lambda opened: opened.run(export.export_namespace(namespace, file.write)))
+        await store.run_in_thread(lambda opened: opened.run(export.export_namespace(namespace, file.write, is_whole)))
         undo.pop_all()
     return _file_response(file, NDJSON)
 

@@ -647,12 +647,23 @@ class ErasedResult(BaseModel):
 
 
 class WhoResult(BaseModel):
-    name: str = Field(description="the name of the api key")
+    name: str | None = Field(description="the name of the api key; null if none was sent, and one is needed")
     namespaces: list[str] = Field(description="the patterns of the namespaces that it may see")
     read_only: bool
     admin: bool
     needs_key: bool = Field(description="false while no api key was ever issued")
     expires_at: str | None = Field(description="when the sign-in ends, if a cookie was sent")
+
+
+class LabelCountResult(BaseModel):
+    label: str
+    notes: int = Field(description="how many notes have it")
+
+
+class LabelsResult(BaseModel):
+    types: list[LabelCountResult]
+    tags: list[LabelCountResult]
+    sessions: list[LabelCountResult]
 
 
 class NamespaceSummaryResult(BaseModel):

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 import scrubjay_models as models
+from scrubjay.errors import Unauthenticated
 from scrubjay.models import iso, to_time
-from scrubjay.store import overview, sign_ins
+from scrubjay.store import notes, overview, sign_ins
 from scrubjay.store.api_keys import EVERYTHING
 from scrubjay.store.overview import Activity
-from scrubjay.validation import MAX_NAMESPACE_CHARS, MAX_PAGE, check_namespace
+from scrubjay.validation import MAX_KEY_BYTES, MAX_NAMESPACE_CHARS, MAX_PAGE, check_namespace
 from scrubjay_auth import credentials, headers_of
 from scrubjay_http import (
     AUTHENTICATED,
     COMMON_ERRORS,
     Admitted,
     AfterQuery,
+    Caller,
     JsonResponse,
     PrefixQuery,
     ReadableNamespace,
@@ -34,6 +36,15 @@ from scrubjay_signin import is_secure, set_cookie, token_of
 
 MAX_POINTS = 1440
 """Points of a report of activity: the minutes of a day."""
+NOBODY: dict[str, Any] = {
+    "name": None,
+    "namespaces": [],
+    "read_only": True,
+    "admin": False,
+    "needs_key": True,
+    "expires_at": None,
+}
+"""The answer to a browser that has not signed in, or no longer."""
 MAX_MINUTES = 43_200
 """Minutes that a report of activity covers: 30 days, as long as requests are counted."""
 
@@ -42,9 +53,22 @@ MAX_MINUTES = 43_200
 routes = APIRouter(dependencies=AUTHENTICATED, responses=errors(*COMMON_ERRORS))
 
 
-@routes.get("/v1/sign-in", name="who", response_model=models.WhoResult)
-async def who(caller: Admitted) -> Response:
-    """What the sender of this request may do."""
+visitors = APIRouter(responses=errors(*COMMON_ERRORS))
+"""Routes that a browser may use before it has signed in."""
+
+
+@visitors.get("/v1/sign-in", name="who", response_model=models.WhoResult)
+async def who(request: Request) -> Response:
+    """What the sender of this request may do: nothing, without a name, if it has neither an api key nor a sign-in.
+
+    That is not a refusal: the page for signing in asks first whether it has to be shown.
+    """
+    try:
+        caller = await Caller.admit(request.scope, request.receive)
+    except Unauthenticated:
+        if credentials(headers_of(request.scope))[0] is not None:
+            raise
+        return JsonResponse(NOBODY)
     access = caller.access
     token = token_of(headers_of(caller.scope))
     signed_in = await caller.run(sign_ins.find(token)) if token and access is not EVERYTHING else None
@@ -120,10 +144,19 @@ async def list_entries(
     prefix: PrefixQuery = "",
     after: AfterQuery = "",
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE), count_text("limit in the query", least=1, most=MAX_PAGE)] = 100,
+    search: Annotated[str, Query(max_length=MAX_KEY_BYTES, description="a part of the key, in whatever case")] = "",
 ) -> Response:
     """Keys with size, version, times and the start of each value; fewer than `limit` means that there are no more."""
-    found = await caller.run(overview.list_entries(namespace, prefix, after, limit))
+    found = await caller.run(overview.list_entries(namespace, prefix, after, limit, search))
     return JsonResponse({"entries": [entry.to_json() for entry in found]})
+
+
+@routes.get("/v1/namespaces/{namespace}/notes/labels", name="labels", response_model=models.LabelsResult)
+async def list_labels(caller: Admitted, namespace: ReadableNamespace) -> Response:
+    """The types, tags and sessions of the notes with the number of notes that have each, the most frequent first."""
+    found = await caller.run(notes.list_labels(namespace))
+    names = {"type": "types", "tags": "tags", "session": "sessions"}
+    return JsonResponse({names[column]: [each._asdict() for each in labels] for column, labels in found.items()})
 
 
 MinutesQuery = Annotated[

@@ -817,6 +817,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for router in (
         v1,
         scrubjay_admin.routes,
+        scrubjay_admin.exports,
+        scrubjay_overview.visitors,
         scrubjay_overview.routes,
         public,
         scrubjay_dashboard.pages,

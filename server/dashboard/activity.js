@@ -8,6 +8,22 @@ import { placeOf } from "./namespace.js";
 
 const PERIODS = { hour: ["Last hour", 60, 60], day: ["Last day", 1440, 48], week: ["Last week", 10080, 56], month: ["Last 30 days", 43200, 30] };
 const REFRESH_MS = 10_000;
+const VERBS = {
+  set: "store a value", merge: "change fields of a value", update: "store several values", transaction: "several changes at once",
+  touch: "change an expiry", delete: "delete a value", expire: "expired", append: "append to a list", pop: "take from a list", incr: "add to a number",
+  remember: "remember a note", forget: "forget a note", clear: "delete everything", clear_items: "delete all values", clear_notes: "forget all notes",
+  forget_session: "erase a session", import: "import", erase: "erase the namespace", set_quota: "change limits", key_quota: "limit an api key",
+  set_key_quota: "limit an api key", issue: "issue an api key", revoke: "revoke an api key", rotate: "replace an api key", rotate_key: "replace an api key",
+  sign_in: "sign in", sign_out: "sign out", who: "sign in", get: "read a value", contains: "look for a key", items: "read values", get_many: "read values",
+  keys: "list keys", entries: "list keys", find: "find values", tail: "read a list", slice: "read a list", length: "read a list",
+  notes: "list notes", labels: "list notes", recall: "recall", inject_context: "recall for a prompt", search: "search", conversations: "list conversations",
+  conversation: "read a conversation", changes: "watch", usage: "read usage", namespaces: "list namespaces", overview: "list namespaces",
+  activity: "read activity", audit: "read the audit", api_keys: "list api keys", export: "export", backup: "back up", metrics: "read metrics", other: "other requests",
+};
+const REASONS = {
+  unauthenticated: "no valid api key", forbidden: "the key does not allow it", quota_exceeded: "a limit was reached", invalid_input: "the request was wrong",
+  value_too_large: "the value was too large",
+};
 
 export function activityView({ query, signal }) {
   return [h("h1", {}, "Activity"), body("/v1/activity", "#/activity", query, signal, serverCharts, true)];
@@ -66,8 +82,16 @@ function recent(changes, isServer) {
 
 function row(change, isServer) {
   return h("tr", {},
-    h("td", {}, change.refusal ? h("span.tag.bad", { title: change.refusal }, `${change.verb} refused${change.times > 1 ? ` ×${count(change.times)}` : ""}`) : h("span.tag", {}, change.verb)),
+    h("td", { title: change.verb }, VERBS[change.verb] ?? change.verb.replaceAll("_", " "),
+      change.refusal && [" ", h("span.tag.bad", {}, `refused${change.times > 1 ? ` ×${count(change.times)}` : ""}: ${REASONS[change.refusal] ?? change.refusal}`)]),
     isServer && h("td", {}, change.namespace ? h("a", { href: placeOf(change.namespace, "activity") }, label(change.namespace, 40)) : h("span.soft", {}, "–")),
-    h("td", {}, label(change.key, 50)), h("td", {}, label(change.who, 40)),
+    h("td", {}, keyOf(change)), h("td", {}, label(change.who, 40)),
     h("td.number.soft.wide-only", {}, change.bytes ? size(change.bytes) : ""), h("td.number.soft", {}, ago(change.at)));
+}
+
+/** The key of a change, as a link to what is stored under it now; of a note the log has only its number. */
+function keyOf({ namespace, key, verb, refusal }) {
+  if (!key) return h("span.soft", {}, "–");
+  if (["remember", "forget"].includes(verb)) return h("a", { href: placeOf(namespace, "notes"), title: key }, "a note");
+  return refusal || !namespace ? label(key, 50) : h("a", { href: placeOf(namespace, "items", key) }, label(key, 50));
 }

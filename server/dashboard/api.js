@@ -45,6 +45,12 @@ export async function send(method, path, { body, text, headers = {}, signal, exa
 
 export const get = (path, query = {}, options = {}) => send("GET", withQuery(path, query), options);
 
+/** Show the form for signing in if the sign-in has ended, or its key was revoked. */
+export async function checkSignIn() {
+  const who = await get("/v1/sign-in").catch(() => null); // no answer says nothing
+  if (who?.name === null) document.dispatchEvent(new Event("signed-out"));
+}
+
 export function parseExactly(text) {
   return JSON.parse(text, (_name, value, context) => {
     if (typeof value !== "number" || !context?.source || String(value) === context.source || !JSON.rawJSON) return value;
@@ -61,21 +67,23 @@ export async function cursorOf(namespace, signal) {
  * Watch a namespace from a cursor on: calls `changed` with each change. Returns a function that stops.
  * After a break that the log does not cover, `changed` gets a change of an empty key: anything may be different.
  * A hidden page does not watch: browsers open only six connections to a server, for all tabs together.
+ * `state` is called with "live", with "lost" while the server does not answer, or with "" when nothing is watched.
  */
 export function watch(namespace, cursor, changed, state = () => {}) {
   let source = null, timer = 0;
-  const close = () => { clearTimeout(timer); source?.close(); source = null; state(false); };
+  const close = () => { clearTimeout(timer); source?.close(); source = null; state(""); };
   const open = () => {
     source = new EventSource(withQuery(at(namespace, "changes"), { after: cursor }));
-    source.onopen = () => { state(true); if (cursor === "") changed({ key: "" }); };
+    source.onopen = () => { state("live"); if (cursor === "") changed({ key: "" }); };
     source.onmessage = (event) => { cursor = event.lastEventId; changed(JSON.parse(event.data)); };
     source.onerror = () => {
-      state(false);
-      if (source?.readyState !== EventSource.CLOSED) return; // it connects again by itself
-      close(); // refused: the log is shorter now, the server is busy, or the key was revoked
+      const isRefused = source?.readyState === EventSource.CLOSED; // otherwise it connects again by itself
+      if (isRefused) close(); // the log is shorter now, the server is busy, or the key was revoked
+      state("lost");
+      if (!isRefused) return;
       cursor = "";
       timer = setTimeout(turn, RETRY_MS);
-      get("/v1/sign-in").catch(() => {}); // shows the form if the key was revoked
+      checkSignIn();
     };
   };
   const turn = () => (document.hidden ? close() : source ?? open());

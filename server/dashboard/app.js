@@ -1,6 +1,6 @@
 // The frame of the page: which view the address names, the sign-in, and the theme.
 
-import { send, get } from "./api.js";
+import { checkSignIn, get, send } from "./api.js";
 import { fill, h, label } from "./dom.js";
 import { attempt, button, closeDialogs, notice } from "./ui.js";
 import { themeButton } from "./theme-button.js";
@@ -64,11 +64,13 @@ function drawNavigation(section) {
 
 async function start() {
   try {
-    state.who = await get("/v1/sign-in");
+    const who = await get("/v1/sign-in");
+    if (who.name === null) { signInForm(); return; }
+    state.who = who;
     document.body.dataset.needsKey = state.who.needs_key ? "yes" : "";
     await show();
   } catch (error) {
-    if (error.status !== 401) fill(main, notice(error)); // 401 has shown the form
+    if (error.status !== 401) fill(main, notice(error)); // 401 has shown the form: the server answers only its own machine
   }
 }
 
@@ -83,6 +85,7 @@ function signInForm(problem = "") {
   const form = h("form.panel", {},
     h("h1", {}, "Sign in"),
     h("p.soft", {}, "This server needs an api key. You see what the key may see."),
+    h("input", { type: "text", autocomplete: "username", value: location.host, hidden: true }), // for password managers
     h("label", { for: "api-key" }, "Api key", key), fault,
     h("button.primary", { type: "submit" }, "Sign in"),
     h("p.soft.small", {}, "No key? On the machine that has the server's file: ", h("code", {}, "scrubjay key issue --admin --path FILE")));
@@ -109,7 +112,7 @@ document.addEventListener("signed-out", () => {
   if (state.who) signInForm(state.who.needs_key ? "You are signed out: the sign-in has ended, or its key was revoked." : "");
   else if (!document.querySelector(".sign-in")) signInForm();
 });
-setInterval(() => { if (state.who?.needs_key && !document.hidden) get("/v1/sign-in").catch(() => {}); }, CHECK_MS);
+setInterval(() => { if (state.who?.needs_key && !document.hidden) checkSignIn(); }, CHECK_MS);
 
 addEventListener("hashchange", async () => {
   if (!state.who) return;

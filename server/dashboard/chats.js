@@ -1,12 +1,14 @@
 // Conversations: the lists of messages of a namespace, read as chats, live.
 
 import { at, get, parseExactly, send } from "./api.js";
-import { ago, clock, cut, dayOf, fill, h, label, longText, plural, visible } from "./dom.js";
-import { attempt, button, confirmDeletion, download, empty, load, python, searchBox, toast } from "./ui.js";
+import { ago, avatar, clock, cut, dayOf, fill, h, hueOf, label, longText, plural, visible } from "./dom.js";
+import { attempt, button, download, empty, load, python, searchBox } from "./ui.js";
+import { erasePerson } from "./erase.js";
 import { placeOf } from "./namespace.js";
 
 const PAGE = 60;
 const BEFORE = 10; // messages that are shown before one that a search has found
+const SESSIONS = 100, MOST_SESSIONS = 1000; // conversations in the list at first, and at most
 const FOUND = 50; // results of a search over all conversations
 
 export function chatsView(context) {
@@ -15,7 +17,9 @@ export function chatsView(context) {
   const open = key === null ? null : h("section.panel.chat", { "aria-label": "Chat" });
   const chat = open && new Chat(open, context);
   let wanted = query.get("search") ?? "";
-  const draw = () => load(list, () => (wanted ? drawFound(context, wanted) : drawSessions(context)));
+  let most = SESSIONS;
+  const more = () => { most = MOST_SESSIONS; return draw(); };
+  const draw = () => load(list, () => (wanted ? drawFound(context, wanted) : drawSessions(context, most, more)));
   const search = searchBox("Search all conversations", wanted, (text) => { wanted = text.trim(); draw(); }, { class: "grow" });
   draw();
   if (chat) load(open, () => chat.start());
@@ -23,8 +27,8 @@ export function chatsView(context) {
   listen((change) => {
     clearTimeout(timer);
     timer = setTimeout(draw, 300);
-    if (chat && (change.key === key || change.key === "")) attempt(() => chat.grow());
-  }, (isLive) => chat?.showLive(isLive));
+    if (chat && (change.key === key || change.key === "")) attempt(() => (["append", undefined].includes(change.verb) ? chat.grow() : chat.open()));
+  });
   return h("div.stack", {}, h(open ? "div.row.wide-only" : "div.row", {}, search), h(open ? "div.split.open" : "div.split", {}, list, open));
 }
 
@@ -53,15 +57,19 @@ function textOf(value) {
   return `${typeof sender === "string" ? `${sender}: ` : ""}${typeof text === "string" ? text : JSON.stringify(text)}`;
 }
 
-async function drawSessions({ namespace, key, signal }) {
-  const found = await get(at(namespace, "conversations"), { limit: 100 }, { signal });
+async function drawSessions({ namespace, key, signal }, most, more) {
+  const found = await get(at(namespace, "conversations"), { limit: most }, { signal });
   if (!found.conversations.length) return noChats(namespace);
-  return h("ul.list", {}, found.conversations.map((each) => h("li", {}, h("a", {
-    href: placeOf(namespace, "chats", each.key), "aria-current": each.key === key && "true",
+  const list = h("ul.list", {}, found.conversations.map((each) => h("li", {}, h("a", {
+    class: "with-avatar", href: placeOf(namespace, "chats", each.key), "aria-current": each.key === key && "true",
   },
-  h("div.row", {}, h("span.name.grow", {}, label(each.session, 60)), h("span.soft.small", {}, ago(each.updated_at))),
-  h("span.preview", {}, cut(visible(each.preview), 160) || "–"),
-  h("div.row.small.soft", {}, plural(each.messages, "message"), h("span", {}, label(each.participants.join(", "), 80)))))));
+  avatar(each.session), h("div", {},
+    h("div.row", {}, h("span.name.grow", {}, label(each.session, 60)), h("span.soft.small", {}, ago(each.updated_at))),
+    h("span.preview", {}, cut(visible(each.preview), 160) || "–"),
+    h("div.row.small.soft", {}, plural(each.messages, "message"), h("span", {}, label(each.participants.join(", "), 80))))))));
+  if (found.cursor) list.append(h("li.pad", {}, most < MOST_SESSIONS ? button("Show more", more)
+    : h("span.soft.small", {}, "These have the latest messages. Search to find the others.")));
+  return list;
 }
 
 function noChats(namespace) {
@@ -69,23 +77,30 @@ function noChats(namespace) {
     python(namespace, 'memory.append("chat", {"role": "user", "content": "Hi"})'));
 }
 
+/** The session that a conversation belongs to; adapters without one store theirs under keys of their own. */
+function sessionOf(key) {
+  const [, quoted] = /^session:([^:]*):/.exec(key) ?? [];
+  if (quoted === undefined) return /^(messages|conversation_history)$/.test(key) ? "default" : key;
+  try { return decodeURIComponent(quoted); } catch { return quoted; }
+}
+
 /** One conversation, from its end. */
 class Chat {
   constructor(place, { namespace, key, who, signal, query }) {
     Object.assign(this, { place, namespace, key, who, signal, messages: [], search: "", isGrowing: null });
     this.found = query.has("message") ? Number(query.get("message")) : null;
+    this.session = sessionOf(key);
     this.path = at(namespace, "conversations", key);
-    this.log = h("div.messages", { role: "log", tabindex: "0", "aria-label": "Messages" });
-    this.live = h("span.tag.live", { hidden: true }, "live");
+    this.log = h("div.messages", { role: "log", tabindex: "0", "aria-label": "Messages", onscroll: () => { this.isAtEnd = this.findAtEnd(); } });
+    new ResizeObserver(() => { if (this.isAtEnd) this.log.scrollTop = this.log.scrollHeight; }).observe(this.log);
   }
 
   async start() {
-    const { conversations } = await get(at(this.namespace, "conversations"), { limit: 100 }, { signal: this.signal });
-    this.session = conversations.find((each) => each.key === this.key)?.session ?? this.key;
     await this.open();
     requestAnimationFrame(() => {
       this.log.scrollTop = this.log.scrollHeight;
-      this.log.querySelector(".found")?.scrollIntoView({ block: "center" });
+      const found = this.log.querySelector(".found"); // not by scrollIntoView, which scrolls the page as well
+      if (found) this.log.scrollTop = found.offsetTop - this.log.offsetTop - (this.log.clientHeight - found.offsetHeight) / 2;
     });
     return [this.header(), this.log];
   }
@@ -111,7 +126,7 @@ class Chat {
         this.hasMore = false;
         const last = this.messages.at(-1)?.position;
         const added = await this.page(last === undefined ? {} : { after: last });
-        const isAtEnd = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 80;
+        const isAtEnd = this.findAtEnd();
         this.messages.push(...added);
         this.draw(added.length);
         if (isAtEnd) this.log.scrollTop = this.log.scrollHeight;
@@ -122,8 +137,8 @@ class Chat {
     }
   }
 
-  showLive(isLive) {
-    this.live.hidden = !isLive;
+  findAtEnd() {
+    return this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 80;
   }
 
   header() {
@@ -133,7 +148,7 @@ class Chat {
       this.log.scrollTop = this.log.scrollHeight;
     }));
     return h("header", {},
-      h("h2.grow", {}, label(this.session, 60), " ", this.live), search,
+      h("h2.grow", {}, avatar(this.session), label(this.session, 60)), search,
       button("Markdown", () => this.export("md"), { kind: "plain", title: "Save the whole session as Markdown" }),
       button("JSON", () => this.export("json"), { kind: "plain", title: "Save the whole session as JSON" }),
       !this.who.read_only && button("Erase", () => this.erase(), { kind: "plain danger" }),
@@ -155,8 +170,10 @@ class Chat {
       this.hasLater = page.length === PAGE;
       this.draw();
     });
+    const open = new Set([...this.log.querySelectorAll("details[open]")].map((each) => each.dataset.id));
     fill(this.log, earlier, this.messages.length ? [bubbles(this.messages, this.search, fresh, this.found), later]
       : h("p.soft", {}, this.search ? "No message contains this." : "No messages."));
+    for (const each of this.log.querySelectorAll("details")) each.open ||= open.has(each.dataset.id);
   }
 
   /** All messages, from the first. */
@@ -176,12 +193,8 @@ class Chat {
   }
 
   async erase() {
-    const sure = await confirmDeletion("Erase this session?",
-      "Its conversations, what agents have stored beside them, and its notes are removed for good. The session's name stays in the log of changes.", { typed: this.session, action: "Erase" });
-    if (!sure) return;
-    await send("DELETE", at(this.namespace, "sessions", this.session));
-    toast("Erased");
-    location.hash = placeOf(this.namespace, "chats");
+    const here = location.hash;
+    if (await erasePerson(this.namespace, this.session, this.session) && location.hash === here) location.hash = placeOf(this.namespace, "chats");
   }
 }
 
@@ -225,15 +238,21 @@ function bubble(message, results, search, { isFirst, isNew, isFound }) {
   const own = new Set(message.tool_calls.map((call) => call.id));
   const loose = message.tool_results.filter((result) => !own.has(result.id)).map((result) => tool(null, result, search));
   return h(`article.message${side}${isNew ? ".new" : ""}${isFound ? ".found" : ""}`, {},
-    isFirst && h("div.by", {}, label(message.sender || message.role || "unknown", 60), message.time && h("time", { datetime: message.time, title: new Date(message.time).toLocaleString() }, clock(message.time))),
+    isFirst && by(message.sender || message.role, label(message.sender || message.role || "unknown", 60), message.time && h("time", { datetime: message.time, title: new Date(message.time).toLocaleString() }, clock(message.time))),
     message.message && h("div.bubble", { dir: "auto" }, longText(message.message, search)),
     calls, loose);
+}
+
+function by(name, ...children) {
+  const node = h("div.by", {}, ...children);
+  node.style.setProperty("--hue", hueOf(name));
+  return node;
 }
 
 /** A tool call folded together with its result. */
 function tool(call, result, search) {
   const name = call?.name || result?.name || "tool";
-  return h("details.tool", { open: Boolean(search) },
+  return h("details.tool", { open: Boolean(search), "data-id": call?.id ?? result?.id },
     h("summary", {}, h("b", {}, label(name, 60)),
       call && h("span.preview", {}, cut(visible(JSON.stringify(call.arguments)), 90)),
       !result && h("span.tag.warn", {}, "no result")),

@@ -84,6 +84,37 @@ function marked(text, search) {
   return [...parts, text.slice(at)];
 }
 
+// ---------------------------------------------------------------- names
+
+const wordsOf = (text) => ` ${(text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? []).join(" ")} `;
+
+/** Whether a text has a name in it as whole words: "bob" is in "user:bob" and not in "bobby". */
+export function hasWord(text, name) {
+  return wordsOf(name).trim() !== "" && wordsOf(text).includes(wordsOf(name));
+}
+
+/** Those of the names that are most like one that does not exist, by the pairs of letters that they share. */
+export function closest(wanted, names, most = 3) {
+  const pairs = (text) => new Set([...text.toLowerCase()].map((letter, i, all) => (all[i - 1] ?? " ") + letter));
+  const own = pairs(wanted);
+  const fit = (name) => { const other = pairs(name); return (2 * [...own].filter((pair) => other.has(pair)).length) / (own.size + other.size); };
+  return names.map((name) => [fit(name), name]).filter(([score]) => score > 0.5).sort(([a], [b]) => b - a).slice(0, most).map(([, name]) => name);
+}
+
+/** A colour for a name, always the same: for its initial, and for who speaks in a chat. */
+export function hueOf(name) {
+  let hash = 7;
+  for (const letter of name) hash = (hash * 31 + letter.codePointAt(0)) % 360;
+  return hash;
+}
+
+/** The first letter of a name in a circle of its colour. */
+export function avatar(name) {
+  const node = h("span.avatar", { "aria-hidden": "true" }, [...visible(name)].find((letter) => /[\p{L}\p{N}]/u.test(letter))?.toUpperCase() ?? "·");
+  node.style.setProperty("--hue", hueOf(name));
+  return node;
+}
+
 // ---------------------------------------------------------------- numbers and times
 
 const WHOLE = new Intl.NumberFormat("en");

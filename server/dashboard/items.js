@@ -1,8 +1,8 @@
 // Values and lists: browsed by prefix, shown as a tree, edited with a version check.
 
 import { at, get, send } from "./api.js";
-import { ago, count, cut, fill, h, label, plural, size, visible } from "./dom.js";
-import { attempt, button, confirmDeletion, dialog, empty, load, python, searchBox, toast } from "./ui.js";
+import { ago, closest, count, cut, fill, h, label, plural, size, visible } from "./dom.js";
+import { attempt, button, confirmDeletion, dialog, didYouMean, empty, load, python, searchBox, toast } from "./ui.js";
 import { placeOf } from "./namespace.js";
 import { tree } from "./tree.js";
 
@@ -36,7 +36,7 @@ function drawList(place, { namespace, key, query, signal }) {
     prefix = newPrefix;
     await load(place, async () => {
       const found = await get(at(namespace, "entries"), { prefix, limit: PAGE * pages }, { signal });
-      if (!found.entries.length) return prefix ? nothingFound(prefix) : firstValue(namespace);
+      if (!found.entries.length) return prefix ? nothingStarts(namespace, key, prefix, signal) : firstValue(namespace);
       const more = found.entries.length === PAGE * pages;
       return [table(namespace, key, found.entries),
         more && h("div.pad", {}, button("Show more", () => { pages *= 2; return draw(); }))];
@@ -61,8 +61,17 @@ function table(namespace, openKey, entries) {
       !isOpen && h("td.number.soft", {}, ago(entry.updated_at)))))));
 }
 
-function nothingFound(prefix) {
-  return empty("No key starts with this", `There is no key that starts with “${prefix}”.`);
+/** The keys that have the text elsewhere, or else those that are most like it. */
+async function nothingStarts(namespace, openKey, text, signal) {
+  const { entries } = await get(at(namespace, "entries"), { search: text, limit: PAGE }, { signal });
+  if (!entries.length) return empty("No key starts with this", `Nor does a key contain “${visible(text)}”.`, "", await similar(namespace, text, signal));
+  return [h("p.pad.soft.small", {}, `No key starts with “${visible(text)}”. These contain it:`), table(namespace, openKey, entries)];
+}
+
+/** Keys that somebody may have meant, of the first thousands. */
+async function similar(namespace, key, signal) {
+  const { keys } = await get(at(namespace, "items"), { limit: 10_000 }, { signal });
+  return didYouMean(closest(key, keys), (each) => placeOf(namespace, "items", each));
 }
 
 function firstValue(namespace) {
@@ -76,7 +85,10 @@ async function drawItem(place, context) {
   const { namespace, key, signal, who } = context;
   const path = at(namespace, "items", key);
   const entry = (await get(at(namespace, "entries"), { prefix: key, limit: 1 }, { signal })).entries[0];
-  if (entry?.key !== key) return h("div.pad.stack", {}, h("h2", {}, label(key)), h("p.soft", {}, "This key does not exist, or has expired."), back(namespace));
+  if (entry?.key !== key) {
+    return [h("header.opened", {}, h("h2.grow", {}, label(key)), back(namespace)),
+      empty("There is no such key", "It was never stored, was deleted, or has expired.", "", await similar(namespace, key, signal))];
+  }
   place.addEventListener("changed", () => load(place, () => drawItem(place, context)), { once: true });
   const isList = entry.length !== null;
   const body = h("div.pad", {});
@@ -127,8 +139,9 @@ async function create(namespace) {
   const key = await dialog("New value", (close) => {
     const name = h("input", { required: true, autocomplete: "off" });
     const area = h("textarea", { value: "{}", spellcheck: "false" });
-    return editor(close, [h("label", {}, "Key", name), h("label", {}, "Value, as JSON", area)], area, async () => {
-      await send("PUT", at(namespace, "items", name.value), { text: `{"value":${area.value}}`, headers: { "If-None-Match": "*" } })
+    const expiry = expiryField(null);
+    return editor(close, [h("label", {}, "Key", name), h("label", {}, "Value, as JSON", area), expiry.node], area, async () => {
+      await send("PUT", at(namespace, "items", name.value), { text: bodyOf(area.value, expiry.seconds()), headers: { "If-None-Match": "*" } })
         .catch((error) => { throw error.status === 412 ? new Error("This key exists already. Choose another one, or edit its value.") : error; });
       return name.value;
     });
@@ -139,10 +152,13 @@ async function create(namespace) {
 async function editItem(namespace, key, item) {
   const area = h("textarea", { value: JSON.stringify(item.value, null, 2), spellcheck: "false", rows: 18, "aria-label": "Value, as JSON" });
   let stored = item;
-  const about = h("p.soft.small", {}, label(key), item.expires_at && [" · still expires ", ago(item.expires_at)]);
-  const done = await dialog("Edit", (close) => editor(close, [about, area], area, async () => {
+  const expiry = expiryField(item.expires_at);
+  const replace = () => send("PUT", at(namespace, "items", key), {
+    text: bodyOf(area.value, expiry.seconds(stored)), headers: { "If-Match": `"${stored.version}"` },
+  });
+  const done = await dialog("Edit", (close) => editor(close, [h("p.soft.small", {}, label(key)), area, expiry.node], area, async () => {
     try {
-      await replace(namespace, key, area.value, stored);
+      await replace();
       return true;
     } catch (error) {
       if (error.status !== 412) throw error;
@@ -150,18 +166,35 @@ async function editItem(namespace, key, item) {
       const choice = await conflict(stored, area.value);
       if (choice === "theirs") return false;
       if (choice !== "mine") return null; // goes on editing, over the version that is stored now
-      await replace(namespace, key, area.value, stored);
+      await replace();
       return true;
     }
   }), { wide: true });
   if (done) toast("Saved");
 }
 
-/** Replace a value that is still at the version of `stored`, and leave its expiry as it is. */
-function replace(namespace, key, text, stored) {
-  const seconds = stored.expires_at && Math.max((Date.parse(stored.expires_at) - Date.now()) / 1000, 0.001);
-  const body = `{"value":${text}${seconds ? `,"ttl":${seconds}` : ""}}`;
-  return send("PUT", at(namespace, "items", key), { text: body, headers: { "If-Match": `"${stored.version}"` } });
+function bodyOf(text, seconds) {
+  return `{"value":${text}${seconds === null ? "" : `,"ttl":${seconds}`}}`;
+}
+
+/**
+ * A field for the time at which a value expires. `seconds(stored)` is how long that is from now, null for never;
+ * as long as nobody has changed the field, it is that of the value that is stored.
+ */
+function expiryField(expiresAt) {
+  const local = (time) => new Date(time - new Date(time).getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+  const first = expiresAt ? local(Date.parse(expiresAt)) : "";
+  const input = h("input", { type: "datetime-local", step: 1, value: first });
+  const choose = (text, seconds) => h("button.link", { type: "button", onclick: () => { input.value = seconds ? local(Date.now() + seconds * 1000) : ""; } }, text);
+  const seconds = (stored = null) => {
+    const at = input.value === first ? stored?.expires_at ?? null : input.value || null;
+    if (at === null) return null;
+    const left = (Date.parse(at) - Date.now()) / 1000;
+    if (left <= 0 && input.value !== first) throw new Error("The time of expiry has passed. Choose a later one, or none.");
+    return Math.max(left, 0.001);
+  };
+  return { node: h("div.row.small", {}, h("label", {}, "Expires at; empty is never", input),
+    h("span.row.quick", {}, choose("in an hour", 3600), choose("in a day", 86_400), choose("in a week", 604_800), choose("never", 0))), seconds };
 }
 
 /** A form around a text area of JSON; `save` resolves with the result of the dialog, null to stay open. */

@@ -12,7 +12,7 @@ export function keysView({ signal }) {
     const { apikeys } = await get("/v1/apikeys", {}, { signal });
     if (!apikeys.length) return noKeys();
     return wideTable("Table of api keys", h("table", {},
-      h("thead", {}, h("tr", {}, ["Name", "Namespaces", "Rights", "Writes today", "Stored", "Issued", "Change"].map((title) => h("th", { scope: "col" }, title)))),
+      h("thead", {}, h("tr", {}, ["Name", "Namespaces", "Rights", "Writes today", "Stored", "Issued", "Change"].map((title) => h(title === "Change" ? "th.right" : "th", { scope: "col" }, title)))),
       h("tbody", {}, apikeys.map((key) => row(key, draw)))));
   });
   draw();
@@ -27,7 +27,7 @@ function row(key, changed) {
     h("td", {}, count(key.writes_today), bar(key.writes_today, key.writes_per_day ?? 0, "writes today")),
     h("td", {}, size(key.bytes), bar(key.bytes, key.max_bytes ?? 0, "bytes")),
     h("td.soft", {}, ago(key.created_at)),
-    h("td.nowrap", {},
+    h("td.nowrap.right", {},
       !key.admin && button("Limits", () => limit(key, changed), { kind: "plain" }),
       button("Replace", () => rotate(key), { kind: "plain", title: "A new key with the same id and rights; the old one ends at once" }),
       button("Revoke", () => revoke(key, changed), { kind: "plain danger" })));

@@ -2,10 +2,11 @@
 
 import { at, get, send } from "./api.js";
 import { count, h, size } from "./dom.js";
-import { button, confirmDeletion, toast } from "./ui.js";
+import { attempt, button, confirmDeletion, toast } from "./ui.js";
+import { erasePerson } from "./erase.js";
 
 export function manageView({ namespace, who, summary }) {
-  return h("div.stack", {}, limits(namespace, who, summary), who.admin && copy(namespace), !who.read_only && ending(namespace, who));
+  return h("div.stack", {}, limits(namespace, who, summary), copy(namespace), !who.read_only && [person(namespace), ending(namespace, who)]);
 }
 
 function limits(namespace, who, summary) {
@@ -62,6 +63,15 @@ function copy(namespace) {
     h("a.button", { href: at(namespace, "export"), download: `${namespace.replace(/[^\w.-]+/g, "-")}.jsonl` }, "Export")));
 }
 
+function person(namespace) {
+  const name = h("input", { required: true, autocomplete: "off", placeholder: "sarah", "aria-label": "Name of the person", class: "grow" });
+  return h("section.panel", {}, h("header", {}, h("h2", {}, "Erase one person")), h("form.pad.stack", { onsubmit: (event) => {
+    event.preventDefault();
+    attempt(() => erasePerson(namespace, name.value.trim()));
+  } }, h("p.soft", {}, "Finds the sessions, values and notes that have a name, lists them, and erases those that you leave ticked."),
+  h("div.row", {}, name, h("button.danger", { type: "submit" }, "Find"))));
+}
+
 function ending(namespace, who) {
   const clear = button("Delete everything", async () => {
     if (!await confirmDeletion("Delete everything in this namespace?", "All values, conversations and notes.", { typed: namespace })) return;
@@ -79,5 +89,5 @@ function ending(namespace, who) {
   }, { kind: "danger primary" });
   return h("section.panel", {}, h("header", {}, h("h2", {}, "Delete")), h("div.pad.stack", {},
     h("div.row", {}, h("p.soft.grow", {}, "Delete all values and notes. The log still shows that they were there."), clear),
-    who.admin && h("div.row", {}, h("p.soft.grow", {}, "Erase the whole namespace: nothing of it is left in the file, and that is checked. To erase one person, open their chat and choose Erase there."), erase)));
+    who.admin && h("div.row", {}, h("p.soft.grow", {}, "Erase the whole namespace: nothing of it is left in the file, and that is checked."), erase)));
 }

@@ -1,8 +1,8 @@
 // One namespace: its usage, and a tab for each kind of content.
 
 import { cursorOf, get, watch } from "./api.js";
-import { ago, count, fill, h, label, size } from "./dom.js";
-import { bar } from "./ui.js";
+import { ago, closest, count, fill, h, label, size } from "./dom.js";
+import { bar, didYouMean, empty, limited, python } from "./ui.js";
 import { chatsView } from "./chats.js";
 import { itemsView } from "./items.js";
 import { notesView } from "./notes.js";
@@ -25,28 +25,49 @@ export async function namespaceView({ parts, query, who, signal }) {
   const [, namespace, tab, key = null] = parts;
   const cursor = await cursorOf(namespace, signal); // before anything is read, so that no change is missed
   const summary = await findSummary(namespace, signal);
+  const live = h("span.tag.live.off", { role: "status" });
+  const listen = follow(namespace, cursor, signal, live);
+  if (!summary) return missing(namespace, who, listen, signal);
   const figures = h("dl.facts.compact", {}, usage(summary));
-  const listen = follow(namespace, cursor, signal);
   keepCurrent(figures, namespace, listen, signal);
   const chosen = tab ?? (summary.has_conversation ? "chats" : summary.notes && !summary.keys ? "notes" : "items");
   const view = (TABS.find(([name]) => name === chosen) ?? TABS[1])[2];
   return [
-    h("div.row", {},
-      h("h1", {}, h("a.soft", { href: "#/" }, "Namespaces"), h("span.soft", { "aria-hidden": "true" }, " / "), label(namespace)),
-      h("span.grow", {}), figures),
+    h("div.row.heading", {}, title(namespace), live, figures),
     h("nav.tabs", { "aria-label": "Contents of the namespace" }, TABS.map(([name, title]) =>
       h("a", { href: placeOf(namespace, name), "aria-current": name === chosen && "page" }, title))),
     await view({ namespace, key, query, who, signal, summary, listen }),
   ];
 }
 
-/** One stream of changes for the whole page; returns a function that adds a listener to it. */
-function follow(namespace, cursor, signal) {
+function title(namespace) {
+  return h("h1", {}, h("a.soft", { href: "#/" }, "Namespaces"), h("span.soft", { "aria-hidden": "true" }, " / "), label(namespace));
+}
+
+/** A namespace that the key does not see looks to it like one that does not exist. The first value opens it. */
+async function missing(namespace, who, listen, signal) {
+  listen(() => dispatchEvent(new HashChangeEvent("hashchange")));
+  const { namespaces } = await get("/v1/namespaces", {}, { signal });
+  const similar = didYouMean(closest(namespace, namespaces), (name) => `#/n/${encodeURIComponent(name)}`);
+  const seesAll = who.namespaces.includes("*");
+  const text = seesAll ? "Nothing was ever stored under this name. It appears with its first value:"
+    : `This namespace does not exist, or your key may not read it. It may ${who.read_only ? "read" : "read and write"} namespaces that match ${who.namespaces.join(", ")}.`;
+  return [title(namespace), h("section.panel", {}, empty(seesAll ? "This namespace does not exist" : "Nothing here for this key", text,
+    seesAll && !who.read_only ? python(namespace, 'memory.set("greeting", {"hello": "world"})') : "", similar))];
+}
+
+const STATES = { live: "live", lost: "disconnected, trying again …" };
+
+/** One stream of changes for the whole page, whose state `live` shows; returns a function that adds a listener to it. */
+function follow(namespace, cursor, signal, live) {
   const listeners = [];
-  const stop = watch(namespace, cursor, (change) => { for (const { changed } of listeners) changed(change); },
-    (isLive) => { for (const { live } of listeners) live?.(isLive); });
+  const stop = watch(namespace, cursor, (change) => { for (const changed of listeners) changed(change); }, (state) => {
+    live.classList.toggle("off", !state); // it keeps its room, so that nothing moves
+    live.classList.toggle("lost", state === "lost");
+    live.textContent = STATES[state] ?? STATES.live;
+  });
   signal.addEventListener("abort", stop);
-  return (changed, live = null) => listeners.push({ changed, live });
+  return (changed) => listeners.push(changed);
 }
 
 function keepCurrent(figures, namespace, listen, signal) {
@@ -54,21 +75,18 @@ function keepCurrent(figures, namespace, listen, signal) {
   listen(() => {
     timer ||= setTimeout(async () => {
       timer = 0;
-      const summary = await findSummary(namespace, signal).catch(() => null); // left, or the next change shows it
+      const summary = await findSummary(namespace, signal).catch(() => null); // the page was left, or the next change shows it
       if (summary) fill(figures, usage(summary));
     }, FIGURES_MS);
   });
 }
 
+/** The usage of a namespace; null if there is none that the key may see. */
 async function findSummary(namespace, signal) {
-  const found = await get("/v1/usage", { namespace }, { signal });
-  return found.namespaces[0] ?? {
-    namespace, keys: 0, notes: 0, bytes: 0, max_bytes: 0, writes_today: 0, writes_per_day: 0, changed_at: null, has_conversation: false,
-  };
+  return (await get("/v1/usage", { namespace }, { signal })).namespaces[0] ?? null;
 }
 
 function usage(summary) {
-  const limited = (used, limit, format) => [format(used), limit ? h("small", {}, ` of ${format(limit)}`) : null];
   const facts = [
     ["Keys", count(summary.keys)], ["Notes", count(summary.notes)],
     ["Stored", limited(summary.bytes, summary.max_bytes, size), bar(summary.bytes, summary.max_bytes, "bytes")],

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { ago, count, fill, h, label, plural, size } from "./dom.js";
-import { bar, button, empty, load, python, searchBox } from "./ui.js";
+import { bar, button, empty, limited, load, python, searchBox } from "./ui.js";
 
 const PAGE = 50;
 const COLUMNS = [
@@ -54,8 +54,8 @@ function row(each) {
       each.has_conversation && [" ", h("a.tag.accent", { href: `${place}/chats` }, "chat")]),
     h("td.number.wide-only", {}, count(each.keys)),
     h("td.number.wide-only", {}, count(each.notes)),
-    h("td.number", {}, size(each.bytes), bar(each.bytes, each.max_bytes, "bytes")),
-    h("td.number.wide-only", {}, count(each.writes_today), bar(each.writes_today, each.writes_per_day, "writes today")),
+    h("td.number", {}, limited(each.bytes, each.max_bytes, size), bar(each.bytes, each.max_bytes, "bytes")),
+    h("td.number.wide-only", {}, limited(each.writes_today, each.writes_per_day, count), bar(each.writes_today, each.writes_per_day, "writes today")),
     h("td.number.soft", {}, ago(each.changed_at)));
 }
 

@@ -1,8 +1,8 @@
 // Notes: filtered, recalled with the reasons of each score, pinned, edited and forgotten.
 
 import { at, get, send } from "./api.js";
-import { ago, fill, h, label, longText, visible } from "./dom.js";
-import { attempt, button, confirmDeletion, dialog, empty, load, python, searchBox, toast } from "./ui.js";
+import { ago, count, cut, fill, h, label, longText, visible } from "./dom.js";
+import { attempt, button, confirmDeletion, dialog, empty, load, python, toast } from "./ui.js";
 
 const PAGE = 50;
 const PARTS = {
@@ -19,11 +19,27 @@ export function notesView(context) {
   const recalled = h("section.panel", { "aria-label": "Recalled notes", hidden: true });
   const draw = () => load(list, () => drawList({ namespace, filters, signal, who, changed }));
   const recall = recallBox(context, filters, recalled, () => changed());
-  const changed = () => Promise.all([draw(), recall.again()]);
-  const filter = (name) => searchBox(name, filters[name], (text) => { filters[name] = text; changed(); }, { size: 12 });
+  const changed = () => Promise.all([drawChoices(), draw(), recall.again()]);
+  const choices = h("div.row", {});
+  const drawChoices = () => attempt(async () => {
+    const labels = await get(at(namespace, "notes", "labels"), {}, { signal });
+    if (choices.contains(document.activeElement)) return; // the person is choosing
+    fill(choices, ["type", "tag", "session"].map((name) => choice(name, labels[`${name}s`], filters, () => Promise.all([draw(), recall.again()]))));
+  });
+  drawChoices();
   draw();
-  return h("div.stack", {}, recall.node, recalled,
-    h("div.row.next", {}, h("h2.grow", {}, "All notes"), filter("type"), filter("tag"), filter("session")), list);
+  return h("div.stack", {}, recall.node, recalled, h("div.row.next", {}, h("h2.grow", {}, "All notes"), choices), list);
+}
+
+/** A filter by one kind of label: those that exist, with the number of their notes. */
+function choice(name, labels, filters, changed) {
+  const known = labels.some((each) => each.label === filters[name]) || !filters[name];
+  const options = [...labels.map((each) => [each.label, ` (${count(each.notes)})`]), ...(known ? [] : [[filters[name], ""]])];
+  const node = h("select", { "aria-label": name, disabled: !options.length, onchange: () => { filters[name] = node.value; changed(); } },
+    h("option", { value: "" }, options.length ? `any ${name}` : `no ${name}s`),
+    options.map(([text, number]) => h("option", { value: text }, `${cut(visible(text), 40)}${number}`)));
+  node.value = filters[name];
+  return node;
 }
 
 async function drawList({ namespace, filters, signal, who, changed }) {
@@ -95,7 +111,7 @@ function score({ score: total, explanation }) {
     h("div.score", {}, h("b", {}, total.toFixed(2)), bars),
     h("div.legend", {}, parts.map(([name, value]) => h("span", {}, h("i", { class: colourOf(name) }), `${PARTS[name] ?? name} ${signed(value)}`))),
     words.length > 0 && h("div.row.small", {}, h("span.soft", {}, "matching words:"),
-      words.map(([word, value]) => h("span.tag", {}, visible(word), " ", h("span.soft", {}, signed(value))))));
+      words.map(([word, value]) => h("span.tag", { title: word.endsWith("…") && "Words that begin like this" }, visible(word), " ", h("span.soft", {}, signed(value))))));
 }
 
 function colourOf(name) {

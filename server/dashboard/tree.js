@@ -35,7 +35,12 @@ function node(name, value, level) {
 }
 
 function field(name) {
-  return name === null ? null : [h("span.field", {}, cut(visible(name), 500)), ": "];
+  return name === null ? null : [h("span.field", {}, cut(typeof name === "number" ? String(name) : quoted(name), 500)), ": "];
+}
+
+/** A string as JSON has it, its quotes and escapes included. */
+function quoted(text) {
+  return visible(JSON.stringify(text));
 }
 
 function summary(value, length) {
@@ -44,6 +49,6 @@ function summary(value, length) {
 
 function leaf(value, isRaw) {
   if (isRaw || typeof value === "number") return h("span.number", {}, String(value));
-  if (typeof value === "string") return h("span.string", {}, '"', longText(value), '"');
+  if (typeof value === "string") return h("span.string", {}, longText(quoted(value)));
   return h("span.word", {}, String(value));
 }

@@ -52,8 +52,13 @@ async function copyText(text) {
 }
 
 /** What a view shows when there is nothing: what it is for, and what to type. */
-export function empty(title, text, code = "") {
-  return h("div.empty", {}, h("h2", {}, title), h("p", {}, text), code && copyable(code));
+export function empty(title, text, code = "", more = null) {
+  return h("div.empty", {}, h("h2", {}, title), h("p", {}, text), code && copyable(code), more);
+}
+
+/** Names that somebody may have meant, as links: `place(name)` is the address of one. */
+export function didYouMean(names, place) {
+  return names.length > 0 && h("p", {}, "Did you mean ", names.map((name, i) => [i > 0 && ", ", h("a", { href: place(name) }, label(name, 80))]), "?");
 }
 
 /** Lines of Python that work on this server, with its URL in them. */
@@ -64,6 +69,11 @@ export function python(namespace, line) {
 
 export function notice(error) {
   return h("div.alert", { role: "alert" }, error.message);
+}
+
+/** What is used, and the limit of it if there is one. */
+export function limited(used, limit, format) {
+  return [format(used), limit ? h("small", {}, ` of ${format(limit)}`) : null];
 }
 
 /** A bar that shows how much of a limit is used. */
@@ -99,18 +109,18 @@ export function closeDialogs() {
   for (const each of document.querySelectorAll("dialog:not([data-stays])")) each.close();
 }
 
-/** Ask before something is deleted; with `typed` the person has to type it. Resolves with true or null. */
-export function confirmDeletion(title, text, { typed = "", action = "Delete" } = {}) {
+/** Ask before something is deleted; with `typed` the person has to type it. `body` is shown between. Resolves with true or null. */
+export function confirmDeletion(title, text, { typed = "", action = "Delete", body = null, wide = false } = {}) {
   return dialog(title, (close) => {
     const sure = h("button.danger.primary", { type: "submit", disabled: Boolean(typed) }, action);
     const input = typed && h("input", {
-      autocomplete: "off", spellcheck: "false", oninput: (event) => { sure.disabled = event.target.value !== typed; },
+      autofocus: true, autocomplete: "off", spellcheck: "false", oninput: (event) => { sure.disabled = event.target.value !== typed; },
     });
     return h("form", { onsubmit: (event) => { event.preventDefault(); close(true); } },
-      h("p.soft", {}, text),
+      h("p.soft", {}, text), body,
       typed && h("label", {}, h("span", {}, "Type ", h("b", {}, label(typed)), " to confirm"), input),
       h("div.buttons", {}, h("button", { type: "button", onclick: () => close(null) }, "Cancel"), sure));
-  });
+  }, { wide });
 }
 
 /** A table whose words are not broken: where it is wider than its place it scrolls, and a line above says so. */

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 import pytest
@@ -15,7 +17,7 @@ from scrubjay import Memory
 from scrubjay.store.sqlite import SqliteStore
 
 expect.set_options(timeout=60_000)
-PHONE = {"width": 390, "height": 844}
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x07\u202egnp.exe"
 
 
@@ -127,13 +129,59 @@ def test_an_edited_value_expires_when_it_did(page, open_server, memory):
     before = memory.item("plan").expires_at
     show(page, open_server, "n", memory.namespace, "items", "plan")
     page.get_by_role("button", name="Edit").click()
-    expect(page.get_by_role("dialog")).to_contain_text("still expires")
+    expect(page.get_by_label("Expires at")).to_have_value(before.astimezone().strftime("%Y-%m-%dT%H:%M:%S"))
     page.get_by_role("textbox", name="Value, as JSON").fill('{"step": 2}')
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("Saved")).to_be_visible()
     after = memory.item("plan")
     assert after.value == {"step": 2}
     assert abs((after.expires_at - before).total_seconds()) < 5
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("button", name="never").click()
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("expires")).to_have_count(0)
+    assert memory.item("plan").expires_at is None
+
+
+def test_a_new_value_expires_at_the_time_that_was_chosen(page, open_server, memory):
+    memory.set("taken", 1)
+    show(page, open_server, "n", memory.namespace, "items")
+    page.get_by_role("button", name="New value").click()
+    page.get_by_role("textbox", name="Key", exact=True).fill("code")
+    page.get_by_label("Expires at").fill("2020-01-01T00:00:00")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert")).to_contain_text("has passed")
+    page.get_by_role("button", name="in a day").click()
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".tag.warn", has_text="expires in").last).to_be_visible()
+    left = memory.item("code").expires_at - datetime.now(UTC)
+    assert timedelta(hours=23) < left < timedelta(hours=25)
+
+
+def test_a_mistyped_key_or_namespace_brings_those_that_may_be_meant(page, open_server, memory):
+    memory.update({"customer:sarah": 1, "login": 2})
+    show(page, open_server, "n", memory.namespace, "items", "customer:sara")
+    expect(page.get_by_text("There is no such key")).to_be_visible()
+    meant = page.get_by_label("Value").get_by_role("link", name="customer:sarah")
+    expect(meant).to_be_visible()
+    page.get_by_role("searchbox", name="Keys that start with").fill("SARAH")
+    expect(page.get_by_text("No key starts with “SARAH”. These contain it:")).to_be_visible()
+    expect(page.get_by_label("Keys").get_by_role("link")).to_have_text(["customer:sarah"])
+    page.get_by_role("searchbox", name="Keys that start with").fill("logn")
+    expect(page.get_by_text("Did you mean login?")).to_be_visible()
+    with Memory("wombat", url=open_server.url, timeout=60) as other:
+        other.set("burrow", 1)
+    show(page, open_server, "n", "wombt")
+    expect(page.get_by_text("This namespace does not exist")).to_be_visible()
+    page.get_by_role("link", name="wombat").click()
+    expect(page.get_by_role("link", name="burrow")).to_be_visible()
+
+
+def test_a_string_is_shown_as_json_has_it(page, open_server, memory):
+    text = 'say "no" \\ or\nnot'
+    memory.set("text", {"a b": text})
+    show(page, open_server, "n", memory.namespace, "items", "text")
+    expect(page.locator(".tree .leaf")).to_have_text(f'"a b": {json.dumps(text)}')
 
 
 def test_a_list_opens_from_its_end_page_by_page(page, open_server, memory):
@@ -252,8 +300,74 @@ def test_a_session_is_exported_and_erased_after_its_name_is_typed(page, open_ser
     expect(sure).to_be_disabled()
     page.get_by_role("dialog").get_by_role("textbox").fill("sarah")
     sure.click()
-    expect(page.get_by_text("Erased")).to_be_visible()
+    result = page.get_by_role("dialog", name="Erased “sarah”")
+    expect(result).to_contain_text("Deleted: 1 session, 150 messages.")
+    expect(result).to_contain_text("Nothing else in this namespace has the name.")
+    expect(page.get_by_label("Messages")).to_have_text("No messages.")
+    result.get_by_role("button", name="Done").click()
+    expect(page.get_by_label("Conversations").get_by_role("link")).to_have_count(1)
     assert memory.keys() == ["session:other:messages"]
+
+
+def test_one_person_is_erased_with_what_has_the_name_and_what_remains_is_shown(page, open_server, memory):
+    memory.append("bob", {"role": "user", "content": "A list of my own"})
+    memory.append("bob:ids", "1")
+    memory.append("session:Bob:messages", {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"})
+    memory.append(
+        "session:ana:messages", {"role": "user", "content": "Bob told me"}, {"role": "user", "content": "Yes"}
+    )
+    memory.update({"user:bob": {"plan": "team"}, "bob/theme": "dark", "bobby": 1, "plan": "as Bob likes it"})
+    memory.remember("He likes tea", session="Bob")
+    memory.remember("Bob lives in Oslo")
+    memory.remember("Bobby lives in Bergen")
+    show(page, open_server, "n", memory.namespace, "manage")
+    page.get_by_label("Name of the person").fill("bob")
+    page.get_by_role("button", name="Find").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator(".choices label bdi")).to_have_text(
+        ["bob", "Bob", "bob/theme", "user:bob", "Bob lives in Oslo"]
+    )
+    expect(dialog).to_contain_text("2 messages, 1 note")
+    dialog.get_by_role("checkbox", name="bob/theme").uncheck()
+    dialog.get_by_role("textbox").fill("bob")
+    dialog.get_by_role("button", name="Erase").click()
+    result = page.get_by_role("dialog", name="Erased “bob”")
+    expect(result).to_contain_text("Deleted: 2 sessions, 3 messages, 1 value, 2 notes.")
+    expect(result).to_contain_text("Kept, as you chose: bob/theme.")
+    expect(result.get_by_role("link")).to_have_text(["plan", "session:ana:messages #0"])
+    assert memory.keys() == ["bob/theme", "bobby", "plan", "session:ana:messages"]
+    assert [note.content for note in memory.notes()] == ["Bobby lives in Bergen"]
+    result.get_by_role("link", name="session:ana:messages #0").click()
+    expect(page.locator(".message.found .bubble")).to_have_text("Bob told me")
+
+
+def test_an_open_chat_ends_where_the_window_does_and_leaves_the_page_where_it_is(page, open_server, memory):
+    memory.append("session:sarah:messages", *({"role": "user", "content": f"line {i}"} for i in range(150)))
+    for size in (DESKTOP, PHONE):
+        page.set_viewport_size(size)
+        show(page, open_server, "n", memory.namespace, "chats", "session:sarah:messages")
+        expect(page.get_by_label("Messages").get_by_text("line 149", exact=True)).to_be_in_viewport()
+        show(page, open_server, "n", memory.namespace, "chats")
+        page.goto(f"{page.url}/session%3Asarah%3Amessages?message=70")
+        expect(page.locator(".message.found")).to_be_in_viewport()
+        box = page.locator(".chat").bounding_box()
+        assert box["y"] + box["height"] <= size["height"]
+        assert page.evaluate("[scrollY, document.documentElement.scrollHeight <= innerHeight]") == [0, True]
+
+
+def test_the_page_says_when_the_server_is_gone_and_when_it_is_back(page, tmp_path):
+    with serving(tmp_path / "db", "--durability", "fast") as server:
+        with Memory("chat", url=server.url, timeout=60) as memory:
+            memory.append("talk", {"role": "user", "content": "Hi"})
+        show(page, server, "n", "chat", "chats", "talk")
+        expect(page.locator(".live")).to_have_text("live")
+        port = server.url.rpartition(":")[2]
+    expect(page.locator(".live")).to_have_text("disconnected, trying again …")
+    with serving(tmp_path / "db", "--durability", "fast", "--port", port) as server:
+        with Memory("chat", url=server.url, timeout=60) as memory:
+            memory.append("talk", {"role": "assistant", "content": "Back again"})
+        expect(page.locator(".bubble").last).to_have_text("Back again")
+        expect(page.locator(".live")).to_have_text("live")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -289,7 +403,10 @@ def test_a_note_is_filtered_pinned_edited_and_forgotten(page, open_server, memor
     show(page, open_server, "n", memory.namespace, "notes")
     rows = page.get_by_role("region", name="Notes", exact=True).get_by_role("listitem")
     expect(rows).to_have_count(2)
-    page.get_by_role("searchbox", name="type").fill("preference")
+    expect(page.get_by_role("combobox", name="type").get_by_role("option")).to_have_text(
+        ["any type", "preference (1)", "rule (1)"]
+    )
+    page.get_by_role("combobox", name="type").select_option("preference")
     expect(rows).to_have_count(1)
     rows.get_by_role("button", name="Pin").click()
     expect(rows.get_by_text("pinned")).to_be_visible()
@@ -330,10 +447,10 @@ def test_the_filters_apply_to_what_is_recalled(page, open_server, memory):
     recalled = page.get_by_role("region", name="Recalled notes").get_by_role("listitem")
     expect(recalled).to_have_count(2)
     for name, text in (("type", "preference"), ("tag", "drinks"), ("session", "s1")):
-        page.get_by_role("searchbox", name=name, exact=True).fill(text)
+        page.get_by_role("combobox", name=name, exact=True).select_option(text)
         expect(recalled).to_have_count(1)
         expect(recalled).to_contain_text("tea")
-        page.get_by_role("searchbox", name=name, exact=True).fill("")
+        page.get_by_role("combobox", name=name, exact=True).select_option("")
         expect(recalled).to_have_count(2)
 
 
@@ -369,6 +486,7 @@ def test_signing_in_shows_what_the_key_may_see_until_it_is_revoked(page, tmp_pat
             with Memory(name, url=server.url, api_key=admin, timeout=60) as memory:
                 memory.set("k", 1)
         page.goto(server.url)
+        expect(page.get_by_label("Api key", exact=True)).to_be_visible()
         page.get_by_label("Api key", exact=True).fill("sj_wrong")
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("alert")).to_contain_text("does not know this key")
@@ -378,6 +496,11 @@ def test_signing_in_shows_what_the_key_may_see_until_it_is_revoked(page, tmp_pat
         assert page.evaluate("document.cookie") == ""
         page.reload()
         expect(page.get_by_role("link", name="secret")).to_be_visible()
+        page.get_by_role("link", name="Activity").click()
+        refused = page.get_by_role("region", name="Recent changes").locator("tr", has_text="refused")
+        expect(refused).to_have_count(1)  # of the wrong key: the page itself has caused none
+        expect(refused).to_contain_text("sign in refused: no valid api key")
+        expect(page.get_by_role("cell", name="store a value")).to_have_count(2)
         key = issue_in_the_page(page)
         page.get_by_role("button", name="Sign out").click()
         page.get_by_label("Api key", exact=True).fill(key)
@@ -385,6 +508,12 @@ def test_signing_in_shows_what_the_key_may_see_until_it_is_revoked(page, tmp_pat
         expect(page.get_by_role("link", name="team-a")).to_be_visible()
         expect(page.get_by_role("link", name="secret")).to_have_count(0)
         expect(page.get_by_role("link", name="Keys")).to_have_count(0)
+        page.evaluate("location.hash = '#/n/secret'")
+        expect(page.locator(".empty")).to_contain_text(
+            "This namespace does not exist, or your key may not read it. It may read and write namespaces that match"
+        )
+        page.evaluate("location.hash = '#/'")
+        expect(page.get_by_role("link", name="team-a")).to_be_visible()
         assert run_command("key", "revoke", key.split("_")[1], "--path", path).returncode == 0
         expect(page.get_by_role("alert")).to_contain_text("signed out")
         expect(page.get_by_text("team-a")).to_have_count(0)
@@ -460,7 +589,7 @@ def test_hostile_content_is_shown_and_never_run(page, open_server, memory):
             show(page, open_server, "n", hostile.namespace, tab)
             expect(page.get_by_role("heading", level=1)).to_contain_text("<b onclick=x>bold")
         show(page, open_server, "n", hostile.namespace, "items", HOSTILE)
-        expect(page.locator(".tree")).to_contain_text("<script>document.title='owned'</script>␇\\u202egnp.exe")
+        expect(page.locator(".tree")).to_contain_text("<script>document.title='owned'</script>\\u0007\\u202egnp.exe")
         show(page, open_server, "n", hostile.namespace, "items", "large")
         expect(page.get_by_role("button", name="Show as a tree")).to_be_visible()
         show(page, open_server, "n", hostile.namespace, "chats", "session:chat:messages")
@@ -494,7 +623,7 @@ def test_every_view_fits_a_phone(page, open_server, filled):
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], view
     show(page, open_server, "n", filled.namespace, "notes")
     for name in ("type", "tag", "session"):
-        assert page.get_by_role("searchbox", name=name, exact=True).bounding_box()["width"] > 90
+        assert page.get_by_role("combobox", name=name, exact=True).bounding_box()["width"] > 90
 
 
 def test_axe_finds_nothing_serious_in_light_and_dark(page, open_server, filled):

@@ -55,7 +55,7 @@ def test_chat_prints_tool_calls_with_their_results(scrubjay, memory):
     memory.append("history", {"role": "assistant", "content": "Let me see", "tool_calls": [call]})
     memory.append("history", {"role": "tool", "tool_call_id": "c", "content": "21 °C\nsunny"})
     assert scrubjay("chat", "support")[1] == (
-        'assistant: Let me see\n  → weather {"city": "Paris"}\ntool: \n  ← weather 21 °C\n    sunny\n'
+        'assistant: Let me see\n  → weather {"city": "Paris"}\ntool:\n  ← weather 21 °C\n    sunny\n'
     )
 
 

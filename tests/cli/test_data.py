@@ -213,21 +213,27 @@ def test_a_bar_is_drawn_on_a_terminal_and_nothing_elsewhere(here, tmp_path):
     assert scrubjay("export", namespace, "--path", here.path).stderr == b""
 
 
-def test_only_administrators_export_import_back_up_and_erase(tmp_path):
+def test_only_administrators_import_back_up_and_erase_and_a_key_exports_what_it_may_read(tmp_path):
     with serving(tmp_path / "db", *NO_LIMITS) as server:
         fill(server, "ns")
         keys = {
             kind: scrubjay("key", "issue", *flags, "--path", server.path).stdout.decode().strip()
             for kind, flags in (("admin", ["--admin"]), ("user", []), ("other", ["--namespaces", "other-*"]))
         }
-        calls = [("GET", "namespaces/ns/export"), ("POST", "namespaces/ns/import"), ("GET", "backup"), ("POST", "namespaces/ns/erase")]  # noqa: E501 # fmt: skip
+        calls = [("POST", "namespaces/ns/import"), ("GET", "backup"), ("POST", "namespaces/ns/erase")]
         for method, path in calls:
             for kind, status in ((None, 401), ("user", 403), ("other", 403)):
                 headers = {"X-API-Key": keys[kind]} if kind else {}
                 answer = requests.request(method, f"{server.url}/v1/{path}", headers=headers, data=b"x", timeout=60)
                 assert (answer.status_code, path, kind) == (status, path, kind)
+        for kind, status in ((None, 401), ("user", 200), ("other", 404)):
+            headers = {"X-API-Key": keys[kind]} if kind else {}
+            answer = requests.get(f"{server.url}/v1/namespaces/ns/export", headers=headers, timeout=60)
+            assert (answer.status_code, kind) == (status, kind)
+            assert b'"idempotency_key"' not in answer.content
         done = scrubjay("export", "ns", SCRUBJAY_URL=server.url, SCRUBJAY_API_KEY=keys["admin"])
         assert done.returncode == 0, done.stderr
+        assert b'"idempotency_key"' in done.stdout
         refused = scrubjay("import", "x", stdin=done.stdout * 5000, SCRUBJAY_URL=server.url)
         assert refused.returncode == 1
         large = tmp_path / "large"

@@ -346,7 +346,13 @@ def test_a_tool_result_gets_the_name_of_its_call(memory):
 def test_a_tool_is_not_a_participant(memory):
     memory.append("history", CALLS["OpenAI"], {"role": "tool", "tool_call_id": "c1", "content": "21 °C"})
     memory.append("history", {"role": "user", "content": "Thanks", "name": "Sarah"})
-    assert memory.conversations()[0].participants == ("assistant", "Sarah")
+    assert memory.conversations()[0].participants == ("Sarah", "assistant")
+
+
+def test_participants_keep_their_order_as_a_conversation_grows(memory):
+    for role in ("user", "assistant") * 6:
+        memory.append("history", {"role": role, "content": "Hi"})
+        assert memory.conversations()[0].participants in (("user",), ("user", "assistant"))
 
 
 def test_a_conversation_of_ones_own_that_is_named_default_can_be_forgotten(memory):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import quote
 
 import pytest
 
@@ -119,6 +120,32 @@ def test_requests_are_counted_in_the_file_and_outlive_the_process(service, tmp_p
 # ------------------------------------------------------------ signing in
 
 
+def test_keys_are_found_by_a_part_in_whatever_case(service):
+    for key in ("user:Bob", "bob", "bobby:2", "alice", "note:é"):
+        service.put("ns", quote(key, safe=""))
+
+    def found(query):
+        return [each["key"] for each in service.json(f"/v1/namespaces/ns/entries?{query}")["entries"]]
+
+    assert found("search=BOB") == ["bob", "bobby:2", "user:Bob"]
+    assert found("search=bob&limit=2") == ["bob", "bobby:2"]
+    assert found("search=bob&after=bobby:2") == ["user:Bob"]
+    assert found("search=bob&prefix=u") == ["user:Bob"]
+    assert found("search=%C3%89") == ["note:é"]
+    assert found("search=zed") == []
+
+
+def test_labels_of_notes_are_those_of_a_namespace_that_the_key_may_see(service):
+    note = {"content": "Bob likes tea", "type": "fact", "tags": ["drinks"], "session": "bob"}
+    assert service.send("POST", "/v1/namespaces/team/notes", note).status == 200
+    key = service.issue("reader", "team").secret
+    other = service.issue("other", "elsewhere").secret
+    one = {"types": "fact", "tags": "drinks", "sessions": "bob"}
+    found = service.json("/v1/namespaces/team/notes/labels", X_API_Key=key)
+    assert found == {name: [{"label": label, "notes": 1}] for name, label in one.items()}
+    assert service.json("/v1/namespaces/team/notes/labels", X_API_Key=other) == {name: [] for name in one}
+
+
 @pytest.fixture
 def signed_in(service):
     """A service with an admin key, and the cookie of a browser that has signed in with it."""
@@ -144,7 +171,26 @@ def test_the_cookie_stands_for_the_api_key_until_signing_out(signed_in):
     assert change["who"] == "me"
     out = signed_in.send("DELETE", "/v1/sign-in", Cookie=signed_in.cookie, **ORIGIN)
     assert (out.status, "Max-Age=0" in out.headers["set-cookie"]) == (204, True)
-    assert signed_in.send("GET", "/v1/sign-in", Cookie=signed_in.cookie).status == 401
+    assert signed_in.send("GET", "/v1/usage", Cookie=signed_in.cookie).status == 401
+
+
+def test_asking_who_one_is_is_no_refusal_but_a_wrong_key_is(signed_in):
+    for headers in ({}, {"Cookie": "scrubjay_sign_in=ended"}):
+        nobody = signed_in.json("/v1/sign-in", **headers, **ORIGIN)
+        assert (nobody["name"], nobody["needs_key"], nobody["admin"], nobody["namespaces"]) == (None, True, False, [])
+    signed_in.close()  # which writes the refusals
+    again = Service(signed_in.path)
+    assert signed_in_refusals(again, signed_in.apikey) == []
+    assert again.send("GET", "/v1/sign-in", X_API_Key="sj_wrong").status == 401
+    again.close()
+    again = Service(signed_in.path)
+    assert signed_in_refusals(again, signed_in.apikey) == [("who", "unauthenticated")]
+    again.close()
+
+
+def signed_in_refusals(service, apikey):
+    recent = service.json("/v1/activity", X_API_Key=apikey)["recent"]
+    return [(change["verb"], change["refusal"]) for change in recent if change["refusal"]]
 
 
 def test_a_write_with_the_cookie_must_come_from_this_origin(signed_in):
@@ -164,11 +210,11 @@ def test_a_revoked_key_an_expired_sign_in_and_an_invented_token_are_out(signed_i
     monkeypatch.setattr(sign_ins, "SIGN_IN_SECONDS", -1)
     expired = signed_in.send("POST", "/v1/sign-in", X_API_Key=signed_in.apikey)
     for bad in (f"{cookie}x", "scrubjay_sign_in=", 'scrubjay_sign_in="', expired.headers["set-cookie"].split(";")[0]):
-        assert signed_in.send("GET", "/v1/sign-in", Cookie=bad).status == 401
+        assert signed_in.send("GET", "/v1/usage", Cookie=bad).status == 401
     identity = signed_in.apikey.split("_")[1]
     signed_in.issue("second", admin_last=False, admin=True)
     assert signed_in.send("DELETE", f"/v1/apikeys/{identity}", Cookie=cookie, **ORIGIN).status == 204
-    assert signed_in.send("GET", "/v1/sign-in", Cookie=cookie).status == 401
+    assert signed_in.send("GET", "/v1/usage", Cookie=cookie).status == 401
 
 
 def test_replacing_the_secret_of_a_key_ends_its_sign_ins(signed_in):
@@ -176,7 +222,7 @@ def test_replacing_the_secret_of_a_key_ends_its_sign_ins(signed_in):
     store = SqliteStore(signed_in.path)
     assert store.run(api_keys.rotate(identity))
     store.close()
-    assert signed_in.send("GET", "/v1/sign-in", Cookie=signed_in.cookie).status == 401
+    assert signed_in.send("GET", "/v1/usage", Cookie=signed_in.cookie).status == 401
 
 
 def test_the_cookie_counts_on_the_api_of_scrubjay_alone(signed_in):

@@ -51,6 +51,7 @@ def check_filled(driver) -> None:
     assert (best.type, list(best.tags), best.session) == tuple(LABELS.values())
     assert len(driver.run(notes.list_notes("ns", *LABELS.values()))) == 2
     assert [session.name for session in driver.run(notes.list_sessions("ns"))] == ["tuesday-club"]
+    assert driver.run(notes.list_labels("ns"))["session"][0] == ("tuesday-club", 2)
     assert [note.content for note in driver.run(notes.list_notes("ns"))][1] == "Maria: what did Zebediah ride?"
     assert driver.run(notes.remember("ns", NewNote.check("Ana sings", id="tuesday-club/ana")))[0].times >= 2
     again = driver.run(notes.remember("ns", NewNote.check(best.content, session=LABELS["session"])))[0]

@@ -219,6 +219,25 @@ def test_erased_text_is_in_the_log_only_while_a_reader_needs_it(open_driver):
         eventually(lambda: b"zyxword" not in bytes_on_disk(driver))
 
 
+def test_labels_are_counted_by_type_tag_and_session(open_driver):
+    clock = Clock()
+    driver = open_driver(clock=clock)
+    remember(driver, "one", type="fact", tags=["a", "b"], session="s1")
+    remember(driver, "two", type="fact", tags=["b", "a"], session="s1")
+    remember(driver, "three", type="rule", tags=["b"], session="s2")
+    remember(driver, "four")
+    remember(driver, "five", type="gone", tags=["gone"], session="gone", ttl=60)
+    remember(driver, "six", namespace="other", type="other", tags=["other"], session="other")
+    clock.now += 61
+    found = driver.run(notes.list_labels("ns"))
+    assert {column: [tuple(each) for each in labels] for column, labels in found.items()} == {
+        "type": [("fact", 2), ("rule", 1)],
+        "tags": [("b", 3), ("a", 2)],
+        "session": [("s1", 2), ("s2", 1)],
+    }
+    assert driver.run(notes.list_labels("ns", 1))["session"] == [("s1", 2)]
+
+
 @pytest.mark.parametrize(
     "damage", ["UPDATE erasable_blobs SET data = substr(data, 1, 4)", "DELETE FROM erasable_blobs"]
 )

@@ -137,7 +137,7 @@ def _no_conversation(memory: Memory, arguments: argparse.Namespace) -> str:
 def _lines(message: Message) -> str:
     """A message as text: its time, its sender, what it says, and a line for each tool call and result."""
     said_at = f"{message.time:%Y-%m-%d %H:%M:%S}  " if message.time else ""
-    lines = [f"{said_at}{printable(message.sender)}: {_safe(message.message)}"]
+    lines = [f"{said_at}{printable(message.sender)}: {_safe(message.message)}".rstrip()]
     for call in message.tool_calls:
         arguments = json.dumps(call["arguments"], ensure_ascii=False)
         lines.append(f"  → {printable(call['name'])} {_safe(arguments)}")

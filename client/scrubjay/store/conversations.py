@@ -252,12 +252,13 @@ def _summarize(context: Context, namespace: str, at: Cursor) -> Statements[Conve
         return None
     recent = yield from _to_messages(context, opened, rows)
     texts = [" ".join(message.message.split()) for message in recent]
+    speakers = {(each.role != "user", each.sender) for each in recent if each.sender and each.role != "tool"}
     return Conversation(
         session=split_key(at.key)[0],
         key=at.key,
         messages=opened.length,
         updated_at=to_time(at.updated_at),
-        participants=tuple(dict.fromkeys(each.sender for each in recent if each.sender and each.role != "tool")),
+        participants=tuple(dict.fromkeys(sender for _, sender in sorted(speakers))),  # users first, and always alike
         preview=next((text for text in reversed(texts) if text), "")[:PREVIEW_CHARS],
     )
 

@@ -58,8 +58,13 @@ class TransferSummary(NamedTuple):
 
 
 @operation("export", SNAPSHOT)
-def export_namespace(context: Context, namespace: str, write: Callable[[bytes], object]) -> Statements[TransferSummary]:
-    """Pass all lines of a namespace to `write`, from one snapshot and without what has expired."""
+def export_namespace(
+    context: Context, namespace: str, write: Callable[[bytes], object], is_whole: bool = True
+) -> Statements[TransferSummary]:
+    """Pass all lines of a namespace to `write`, from one snapshot and without what has expired.
+
+    Unless it is to be whole, without the idempotency keys: they have results of other clients' writes.
+    """
     rows = yield SlowQuery("read_limits", (namespace,))
     if not rows:
         raise NotFound(f"there is no namespace {namespace!r}; `scrubjay namespaces` lists them")
@@ -67,7 +72,8 @@ def export_namespace(context: Context, namespace: str, write: Callable[[bytes], 
     export.add_header(*rows[0])
     yield from export.items()
     yield from export.notes()
-    yield from export.idempotency_keys()
+    if is_whole:
+        yield from export.idempotency_keys()
     return export.end()
 
 

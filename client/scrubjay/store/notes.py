@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
@@ -66,6 +67,8 @@ SLOW_CHARS = 300
 """Characters of content and metadata from which indexing takes longer than a server's event loop may wait."""
 MAX_PAUSE_SECONDS = 600
 """Seconds up to which notes of no session that follow each other are neighbours."""
+MAX_LABELS = 1000
+"""Different types, tags or sessions in one list: more than a person looks through."""
 IDS_PER_SECOND = 1_000_000
 """Ids of notes are microseconds, the last three digits of which are random."""
 
@@ -84,6 +87,10 @@ _LIST = f"""SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.id > ? AN
 ORDER BY n.id LIMIT ? OFFSET ?"""  # noqa: S608
 _SESSIONS = """SELECT min(n.id), count(*), min(n.created_at), max(n.updated_at) FROM notes n
 WHERE n.namespace = ? AND n.session IS NOT NULL AND {where} GROUP BY n.session"""
+_LABELS = """SELECT min(n.id), count(*) FROM notes n
+WHERE n.namespace = ? AND {given} AND {where} GROUP BY n.{column} ORDER BY 2 DESC, 1 LIMIT ?"""
+_GIVEN = {"type": "n.type IS NOT NULL", "tags": "n.tags <> ''", "session": "n.session IS NOT NULL"}
+"""The columns that have hashes of labels, and the condition that a note has such a label."""
 SUM_NOTES = """SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)
 FROM notes WHERE namespace = ?"""
 _NEAREST = """SELECT n.id, n.number FROM notes n WHERE n.namespace = ? AND {where}
@@ -111,6 +118,13 @@ class SessionSummary(NamedTuple):
     notes: int
     created_at: datetime
     updated_at: datetime
+
+
+class LabelCount(NamedTuple):
+    """A type, a tag or a session, and how many notes have it."""
+
+    label: str
+    notes: int
 
 
 @operation("read_note", READ)
@@ -252,6 +266,29 @@ def list_sessions(context: Context, namespace: str) -> Statements[list[SessionSu
         if note in named  # else it is damaged
     ]
     return sorted(sorted(found), key=lambda session: session.updated_at, reverse=True)
+
+
+@operation("labels", SNAPSHOT)
+def list_labels(context: Context, namespace: str, limit: int = MAX_LABELS) -> Statements[dict[str, list[LabelCount]]]:
+    """The types, tags and sessions of the notes, each with the number of its notes, the most frequent first.
+
+    Rows have only hashes of labels, so one note of each hash is read. Notes with the same tags in the same order have
+    the same text of hashes: of these, too, one is read.
+    """
+    filters = _filters(context)
+    found: dict[str, list[LabelCount]] = {}
+    for column, given in _GIVEN.items():
+        query = _LABELS.format(column=column, given=given, where=filters.where)
+        counts: dict[int, int] = dict((yield SlowQuery(query, (namespace, *filters.params, limit))))
+        texts = yield SlowQuery(_READ, (namespace, json.dumps(list(counts))))
+        labels: Counter[str] = Counter()
+        for text in texts:
+            row = Row.read(context.cipher, namespace, text)
+            for label in row.tags if column == "tags" else [getattr(row, column)]:
+                labels[label] += counts[row.id]
+        ordered = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
+        found[column] = [LabelCount(*pair) for pair in ordered[:limit]]
+    return found
 
 
 @operation("recall", SNAPSHOT)

@@ -11,7 +11,7 @@ from scrubjay.models import Change, Entry, NamespaceSummary, to_time
 from scrubjay.store.changes import to_change
 from scrubjay.store.conversations import list_conversations
 from scrubjay.store.encryption import NO_ENCRYPTION, item_associated_data
-from scrubjay.store.items import key_range
+from scrubjay.store.items import key_range, list_keys
 from scrubjay.store.operation import (
     DAY_MS,
     SNAPSHOT,
@@ -133,10 +133,26 @@ def _summarize(context: Context, row: _Row) -> Statements[NamespaceSummary]:
 
 @operation("entries", SNAPSHOT)
 def list_entries(
-    context: Context, namespace: str, prefix: str = "", after: str = "", limit: int = MAX_PAGE
+    context: Context, namespace: str, prefix: str = "", after: str = "", limit: int = MAX_PAGE, search: str = ""
 ) -> Statements[list[Entry]]:
-    """Items in the order of their keys, without their values: as quick for large values as for small ones."""
-    rows = yield SlowQuery("list_entries", (namespace, context.now, *key_range(prefix, after), limit))
+    """Items in the order of their keys, without their values: as quick for large values as for small ones.
+
+    With `search`, those whose keys contain a text in whatever case. All keys are read for that, a page at a time.
+    """
+    if not search:
+        return (yield from _entries_between(context, namespace, *key_range(prefix, after), limit))
+    wanted = search.casefold()
+    found: list[Entry] = []
+    page = [after]
+    while page and len(found) < limit:
+        page = yield from list_keys(namespace, prefix, page[-1], MAX_PAGE).start(context)
+        for key in [key for key in page if wanted in key.casefold()][: limit - len(found)]:
+            found += yield from _entries_between(context, namespace, *key_range(key), 1)
+    return found
+
+
+def _entries_between(context: Context, namespace: str, start: str, end: str, limit: int) -> Statements[list[Entry]]:
+    rows = yield SlowQuery("list_entries", (namespace, context.now, start, end, limit))
     return [_entry(context, namespace, *row) for row in rows]
 
 
