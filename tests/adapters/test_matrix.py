@@ -116,13 +116,15 @@ def test_the_next_process_continues_after(ending, setting, server):
 def test_the_next_process_continues_after_an_outage(tmp_path, team, is_async):
     with serving(tmp_path / "served.db", *FLAGS) as server:
         common = {"where": {"url": server.url}, "team": team, "is_async": is_async, "max_turns": 1}
-        with serving_model("Sunny.", "Still sunny.") as model:
+        with serving_model("Sunny.", "Still sunny.", "Yes.") as model:
             assert in_another_process(model, "Rome?", **common) == 0
             server.stop()
             assert in_another_process(model, "And now?", **common) == 0
+            assert in_another_process(model, "Really?", **common) == 0
+            assert texts(model.seen[-1]) == ["And now?", "Still sunny.", "Really?"], "what is queued on this machine"
             with serving(tmp_path / "served.db", *FLAGS, port=server.port):
                 chat(model.config, "Well?", **common)
-    assert texts(model.seen[-1]) == ["Rome?", "Sunny.", "And now?", "Still sunny.", "Well?"]
+    assert texts(model.seen[-1]) == ["Rome?", "Sunny.", "And now?", "Still sunny.", "Really?", "Yes.", "Well?"]
 
 
 @pytest.mark.parametrize(("team", "is_async"), [(False, True), (True, False)])

@@ -13,6 +13,7 @@ from autogen.agentchat.group import AgentTarget, ContextVariables, ReplyResult
 from autogen.agentchat.group.patterns import AutoPattern, DefaultPattern, RoundRobinPattern
 
 from adapters.models import call_of, quiet, says, serving_model
+from harness import serving
 from scrubjay import InvalidInput, Memory, PersistentAgent, persist
 
 pytestmark = [
@@ -180,6 +181,23 @@ def test_a_pattern_goes_on_in_another_process(script):
     script(code, Path(__file__).parent, 1)
     printed = script(code, Path(__file__).parent, 2).splitlines()[-1]
     assert printed == "['I am billing.', 'message 1', 'Which invoice?', 'message 2'] invoice 17"
+
+
+def test_context_variables_that_cannot_be_read_at_first_are_restored_later_and_never_overwritten(tmp_path):
+    with serving_model(call_of("transfer", {}), "Which invoice?") as model:
+        with serving(tmp_path / "served.db", "--durability", "fast") as server:
+            ask(desk(model, memory=Memory("desk", url=server.url)), "one")
+        pattern = desk(model, memory=Memory("desk", url=server.url))
+        ask(pattern, "two")
+        assert pattern.context_variables.get("topic") == "none", "the server is gone"
+        pattern.context_variables["seen"] = ["by hand"]
+        ask(pattern, "three")
+        with serving(tmp_path / "served.db", "--durability", "fast", port=server.port):
+            Memory("desk", url=server.url).flush(60)
+            expected = {"topic": "invoice 17", "seen": ["by hand"]}
+            assert desk(model, memory=Memory("desk", url=server.url)).context_variables.to_dict() == expected
+            ask(pattern, "four")
+            assert pattern.context_variables.to_dict() == expected
 
 
 def swarm(model, message, variables=None):

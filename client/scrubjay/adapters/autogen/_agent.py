@@ -338,8 +338,8 @@ class AgentPart(SessionPart):
         if self._peers is None:
             names = self.session.names(self._key())
             if names is None:
-                return set()
-            self._peers = {unquote(name.rpartition(":")[2]) for name in names}
+                return _peers_of(self.session.queued().names(self._key()))
+            self._peers = _peers_of(names)
         return self._peers
 
     def take_over(self, conversations: Conversations, peer: Any, given: list[Message]) -> None:
@@ -833,6 +833,11 @@ def peer_name(peer: Any) -> str:
     """
     name = str(peer.name)
     return f"{name}:{join_names(member_names(peer.groupchat))}" if is_manager(peer) else name
+
+
+def _peers_of(keys: list[str] | None) -> set[str]:
+    """The names of the peers of the conversations with these keys."""
+    return {unquote(key.rpartition(":")[2]) for key in keys or ()}
 
 
 def member_names(group: Any) -> list[str]:
