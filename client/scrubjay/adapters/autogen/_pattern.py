@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autogen import GroupChatManager
+from autogen import Agent, GroupChatManager
 
 from scrubjay.adapters._sessions import State, Writes, fingerprint
 from scrubjay.adapters.autogen._group_chat import (
@@ -139,6 +139,9 @@ def _handed_to(manager: Any) -> str | None:
         target = getattr(agent, "_group_next_target", None)
         if target is not None:
             return getattr(target, "agent_name", None)
+        target = getattr(agent, "_swarm_next_agent", None)  # an agent, its name, or an option of a swarm
+        if target is not None:
+            return str(target.name) if isinstance(target, Agent) else target if isinstance(target, str) else None
     return None
 
 
