@@ -27,6 +27,22 @@ def say(memory, *texts, session="sarah"):
     return [each["id"] for each in entries]
 
 
+def test_messages_that_come_while_the_model_answers_are_left_to_the_next_call(memory):
+    prompts = []
+
+    def model(prompt):
+        prompts.append(prompt)
+        say(memory, f"remark {len(prompts)}")
+        return "[]"
+
+    say(memory, "I live in Paris")
+    assert memory.distill("sarah", model).is_complete
+    assert len(prompts) == 1
+    assert memory.distill("sarah", model).messages == 1
+    assert "remark 1" in prompts[1]
+    assert len(prompts) == 2
+
+
 def current(memory):
     return [note.content for note in memory.notes(tags=["learned"]) if not note.superseded_by]
 
