@@ -161,11 +161,17 @@ class Student:
         self._notes = self._superseded = self._messages = self._tokens = 0
 
     def learn(self) -> Learned:
-        """Learn from all messages that are new, or from as many as the day's tokens allow."""
+        """Learn from all messages that are new, or from as many as the day's tokens allow.
+
+        Messages that are added meanwhile are left to the next call: a model that is slower than the conversation would
+        be asked about each of them alone.
+        """
+        last = self._memory.conversation(key=self._key, limit=1)
+        end = last[0].position if last else -1
         is_complete = False
         while not is_complete:
             progress = self._read_progress()
-            batch = self._next_messages(progress.position)
+            batch = [message for message in self._next_messages(progress.position) if message.position <= end]
             is_complete = not batch
             if batch and not self._learn_from(batch, progress):
                 break

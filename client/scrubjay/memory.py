@@ -901,6 +901,11 @@ def unattended_copy(memory: Memory) -> Memory:
     return memory_on(open_executor(memory._settings, strict=False, unattended=True), memory.namespace)  # noqa: SLF001
 
 
+def queued_copy(copy: Memory) -> Memory:
+    """A handle that reads what is queued on this machine for the namespace of an unattended copy, and nothing else."""
+    return memory_on(copy._executor.queued_alone(), copy.namespace)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
 def check_access(copy: Memory) -> bool:
     """Raise Unauthenticated or Forbidden if the api key of an unattended copy may not write to its namespace.
 

@@ -37,6 +37,8 @@ class Model:
 
     def __init__(self, *replies):
         self.replies = list(replies)
+        self.echoes = False
+        """Whether it answers with the last message of a user instead."""
         self.seen = []
         self.refused = []
 
@@ -46,7 +48,10 @@ class Model:
         if reason:
             self.refused.append(reason)
             return None
-        reply = self.replies.pop(0) if self.replies else "ok"
+        if self.echoes:
+            reply = [message["content"] for message in request["messages"] if message["role"] == "user"][-1]
+        else:
+            reply = self.replies.pop(0) if self.replies else "ok"
         message = {"role": "assistant", "content": reply} if isinstance(reply, str) else {"role": "assistant", **reply}
         return {
             "id": "chat-1",

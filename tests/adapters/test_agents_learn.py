@@ -16,6 +16,7 @@ from autogen import ConversableAgent, GroupChatManager
 
 from adapters.models import quiet, says, serving_model
 from harness import eventually
+from scripted_model import Script, lesson
 from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist
 from scrubjay.adapters.autogen import _agent
 from scrubjay.learning import EVERY_MESSAGES, background
@@ -23,23 +24,8 @@ from scrubjay.learning import EVERY_MESSAGES, background
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-def lesson(content, *, messages=(1,), replaces=()):
-    return json.dumps([{"content": content, "type": "fact", "messages": list(messages), "replaces": list(replaces)}])
-
-
-PARIS, BERLIN = lesson("Sarah lives in Paris"), lesson("Sarah lives in Berlin", replaces=[1])
-
-
-class Script:
-    """A model that gives these answers in order, then []; keeps the prompts."""
-
-    def __init__(self, *answers):
-        self.answers = list(answers)
-        self.prompts = []
-
-    def __call__(self, prompt):
-        self.prompts.append(prompt)
-        return self.answers.pop(0) if self.answers else "[]"
+PARIS = json.dumps([lesson("Sarah lives in Paris")])
+BERLIN = json.dumps([lesson("Sarah lives in Berlin", replaces=[1])])
 
 
 def tell(agent, *messages):

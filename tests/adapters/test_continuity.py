@@ -224,6 +224,34 @@ def test_clear_history_that_is_written_out_starts_an_empty_chat_and_erases_nothi
     assert len(assistant().chat_messages[user()]) == 4
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_clear_history_that_a_plain_agent_writes_out_starts_an_empty_chat_too(is_async, restarts):
+    agent, person = assistant(), user()
+    talk(person, agent, "one")
+    agent = assistant() if restarts else agent
+    options = {"message": "two", "max_turns": 1, "silent": True, "clear_history": True}
+    if is_async:
+        asyncio.run(person.a_initiate_chat(agent, **options))
+    else:
+        person.initiate_chat(agent, **options)
+    assert texts(agent.chat_messages[person])[0] == "two"
+    talk(person, agent, "three")
+    assert texts(agent.chat_messages[person])[::2] == ["two", "three"]
+    assert texts(assistant().chat_messages[user()])[::2] == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("kind", [ConversableAgent, PersistentAgent])
+def test_clear_history_that_is_written_out_starts_an_empty_group_chat(kind):
+    agents = [says(quiet(kind, name)) for name in "AB"]
+    group = PersistentGroupChat(agents, [], memory="team", max_round=2, speaker_selection_method="round_robin")
+    manager = GroupChatManager(groupchat=group, llm_config=False)
+    talk(agents[0], manager, "one")
+    talk(agents[0], manager, "two", clear_history=True)
+    assert texts(group.messages) == texts(agents[1].chat_messages[manager]) == ["two", "B 2"]
+    assert texts(group.memory.get("messages")) == ["one", "B 1", "two", "B 2"]
+
+
 def test_an_agent_that_does_not_resume_starts_empty_and_saves():
     talk(user(), assistant(), "one")
     agent = assistant(resume=False)

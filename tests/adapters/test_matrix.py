@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import random
 import signal
 import time
 from contextlib import closing
+from functools import partial
 
 import pytest
 
 pytest.importorskip("autogen")
 
+from autogen import ConversableAgent
+
 from adapters.chats import Broken, chat
-from adapters.models import call_of, serving_model
+from adapters.models import call_of, quiet, serving_model
 from harness import fresh_name, serving
+from scrubjay import Memory, PersistentAgent
 from slow_link import SlowLink
 
 pytestmark = [
@@ -116,13 +121,15 @@ def test_the_next_process_continues_after(ending, setting, server):
 def test_the_next_process_continues_after_an_outage(tmp_path, team, is_async):
     with serving(tmp_path / "served.db", *FLAGS) as server:
         common = {"where": {"url": server.url}, "team": team, "is_async": is_async, "max_turns": 1}
-        with serving_model("Sunny.", "Still sunny.") as model:
+        with serving_model("Sunny.", "Still sunny.", "Yes.") as model:
             assert in_another_process(model, "Rome?", **common) == 0
             server.stop()
             assert in_another_process(model, "And now?", **common) == 0
+            assert in_another_process(model, "Really?", **common) == 0
+            assert texts(model.seen[-1]) == ["And now?", "Still sunny.", "Really?"], "what is queued on this machine"
             with serving(tmp_path / "served.db", *FLAGS, port=server.port):
                 chat(model.config, "Well?", **common)
-    assert texts(model.seen[-1]) == ["Rome?", "Sunny.", "And now?", "Still sunny.", "Well?"]
+    assert texts(model.seen[-1]) == ["Rome?", "Sunny.", "And now?", "Still sunny.", "Really?", "Yes.", "Well?"]
 
 
 @pytest.mark.parametrize(("team", "is_async"), [(False, True), (True, False)])
@@ -138,6 +145,34 @@ def test_the_next_process_continues_over_a_slow_link(server, tmp_path, team, is_
     sent = texts(model.seen[-1])
     assert [text for text in sent if text.startswith("question")] == [f"question {n}" for n in range(19)]
     assert sum(text.startswith("answer") for text in sent) == 20
+
+
+def ask_several(model, process, namespace, where, is_async):
+    """Let one agent answer one message after the other."""
+    agent = quiet(PersistentAgent, "assistant", llm_config=model.config, memory=Memory(namespace, **where))
+    person = quiet(ConversableAgent, "user")
+    for number in range(8):
+        options = {"message": f"question {number} of {process}", "max_turns": 1, "silent": True}
+        if is_async:
+            asyncio.run(person.a_initiate_chat(agent, **options))
+        else:
+            person.initiate_chat(agent, **options)
+
+
+@pytest.mark.parametrize(("is_async", "place"), [(False, "server"), (True, "file")])
+def test_processes_that_share_a_session_are_each_answered_what_they_asked(server, is_async, place):
+    namespace, where = fresh_name(), {"url": server.url} if place == "server" else {}
+    with serving_model() as model:
+        model.echoes = True
+        work = [partial(ask_several, model, process, namespace, where, is_async) for process in range(3)]
+        for pid, printed in list(map(forked, work)):
+            with printed:
+                printed.read()
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    said = [line["message"] for line in Memory(namespace, **where).get("conversation_history")]
+    assert sorted(said) == sorted(
+        2 * [f"question {number} of {process}" for number in range(8) for process in range(3)]
+    )
 
 
 def ask_for_ever(model, start, common):

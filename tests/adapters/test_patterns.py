@@ -13,6 +13,7 @@ from autogen.agentchat.group import AgentTarget, ContextVariables, ReplyResult
 from autogen.agentchat.group.patterns import AutoPattern, DefaultPattern, RoundRobinPattern
 
 from adapters.models import call_of, quiet, says, serving_model
+from harness import serving
 from scrubjay import InvalidInput, Memory, PersistentAgent, persist
 
 pytestmark = [
@@ -182,11 +183,33 @@ def test_a_pattern_goes_on_in_another_process(script):
     assert printed == "['I am billing.', 'message 1', 'Which invoice?', 'message 2'] invoice 17"
 
 
-def swarm(model, message, variables=None):
-    """A chat of the swarm functions, which pyautogen 0.9 has beside patterns."""
-    contrib = pytest.importorskip("autogen.agentchat.contrib.swarm_agent", reason="this AutoGen has no swarms")
-    billing = PersistentAgent("billing", system_message="I am billing.", llm_config=model.config, memory="desk")
-    triage = PersistentAgent("triage", system_message="I am triage.", llm_config=model.config, memory="desk")
+def test_context_variables_that_cannot_be_read_at_first_are_restored_later_and_never_overwritten(tmp_path):
+    with serving_model(call_of("transfer", {}), "Which invoice?") as model:
+        with serving(tmp_path / "served.db", "--durability", "fast") as server:
+            ask(desk(model, memory=Memory("desk", url=server.url)), "one")
+        pattern = desk(model, memory=Memory("desk", url=server.url))
+        ask(pattern, "two")
+        assert pattern.context_variables.get("topic") == "none", "the server is gone"
+        pattern.context_variables["seen"] = ["by hand"]
+        ask(pattern, "three")
+        with serving(tmp_path / "served.db", "--durability", "fast", port=server.port):
+            Memory("desk", url=server.url).flush(60)
+            expected = {"topic": "invoice 17", "seen": ["by hand"]}
+            assert desk(model, memory=Memory("desk", url=server.url)).context_variables.to_dict() == expected
+            ask(pattern, "four")
+            assert pattern.context_variables.to_dict() == expected
+
+
+@pytest.fixture
+def contrib():
+    """The module of the swarm functions, which pyautogen 0.9 has beside patterns."""
+    return pytest.importorskip("autogen.agentchat.contrib.swarm_agent", reason="this AutoGen has no swarms")
+
+
+def swarm(contrib, model, message, *more, kind=ConversableAgent, variables=None, rounds=5, user=True):
+    """The arguments of a swarm function, for a chat in which triage hands a customer over to billing."""
+    billing = kind("billing", system_message="I am billing.", llm_config=model.config)
+    triage = kind("triage", system_message="I am triage.", llm_config=model.config)
 
     def transfer(context_variables: ContextVariables) -> contrib.SwarmResult:
         """Hand the customer over to billing."""
@@ -195,23 +218,91 @@ def swarm(model, message, variables=None):
 
     transfer.__annotations__ = {"context_variables": ContextVariables, "return": contrib.SwarmResult}
     triage._add_single_function(transfer)
-    return contrib.initiate_swarm_chat(
-        initial_agent=triage,
-        agents=[triage, billing],
-        user_agent=quiet(ConversableAgent, "customer"),
-        messages=message,
-        context_variables=ContextVariables(data=variables or {"topic": "none"}),
-        max_rounds=5,
-    )
+    return {
+        "initial_agent": triage,
+        "agents": [triage, billing, *(kind(name, llm_config=model.config) for name in more)],
+        "user_agent": quiet(ConversableAgent, "customer") if user else None,
+        "messages": message,
+        "context_variables": ContextVariables(data={"topic": "none"}) if variables is None else variables,
+        "max_rounds": rounds,
+    }
 
 
-def test_in_a_swarm_the_messages_of_persistent_agents_continue_and_nothing_else():
-    with serving_model(call_of("transfer", {}), "Which invoice?", "Paid.") as model:
-        result, context, last = swarm(model, "I have a question.")
-        assert (context.to_dict(), last.name) == ({"topic": "invoice 17"}, "billing")
-        result, context, last = swarm(model, "The last one.")
+@pytest.mark.parametrize("kind", [ConversableAgent, PersistentAgent])
+@pytest.mark.parametrize("user", [True, False])
+def test_a_swarm_continues_with_messages_context_variables_and_the_active_agent(contrib, kind, user):
+    with serving_model(call_of("transfer", {}), "Which invoice?", "Paid.", "Bye.") as model:
+        for message in ("I have a question.", "The last one.", "Thanks."):
+            chat = persist(contrib.initiate_swarm_chat, memory="desk")
+            options = swarm(contrib, model, message, kind=kind, user=user)
+            _, context, last = chat(**options)
+            assert type(options["initial_agent"]) is kind
+            assert (context.to_dict(), last.name) == ({"topic": "invoice 17"}, "billing")
     assert model.refused == []
-    assert sent(model.seen[-1])[1:] == ["I have a question.", "Which invoice?", "The last one."]
-    assert sent(model.seen[-1])[0] == "I am triage.", "not the agent that was active"
-    assert [line["content"] for line in result.chat_history] == ["The last one.", "Paid."], "a chat of its own"
+    said = ["I have a question.", "Which invoice?", "The last one.", "Paid.", "Thanks."]
+    assert sent(model.seen[-1]) == ["I am billing.", *said]
+    assert [line["message"] for line in chat.history() if line["message"]][-1] == "Bye."
+    assert chat.sessions() == ["default"]
+
+
+def test_members_of_a_swarm_may_join_and_leave_and_its_hand_off_is_followed_later(contrib):
+    with serving_model(call_of("transfer", {}), "Here is billing.") as model:
+        chat = persist(contrib.initiate_swarm_chat, memory="desk")
+        chat(**swarm(contrib, model, "one", "legal", rounds=3))  # customer, triage, tool
+        assert len(model.seen) == 1
+        chat(**swarm(contrib, model, "two", "press"))
+    assert model.refused == []
+    assert sent(model.seen[-1]) == ["I am billing.", "one", "two"]
+
+
+def test_context_variables_that_a_program_gives_again_win(contrib):
+    with serving_model() as model:
+        chat = persist(contrib.initiate_swarm_chat, memory="desk")
+        _, context, _ = chat(**swarm(contrib, model, "one"))
+        context["topic"] = "by hand"
+        _, context, _ = chat(**swarm(contrib, model, "two", variables=context))
+        assert context.to_dict() == {"topic": "by hand"}
+        later = persist(contrib.initiate_swarm_chat, memory="desk")
+        assert later(**swarm(contrib, model, "three"))[1].to_dict() == {"topic": "by hand"}
+        assert later.forget() > 0
+        assert later(**swarm(contrib, model, "four"))[1].to_dict() == {"topic": "none"}
+        assert sent(model.seen[-1])[1:] == ["four"]
+
+
+@pytest.mark.parametrize("name", ["a_initiate_swarm_chat", "run_swarm", "a_run_swarm"])
+def test_the_other_swarm_functions_continue_as_well(contrib, name):
+    async def run_async(chat, options):
+        response = await chat(**options)
+        if name == "a_run_swarm":
+            await response.process()
+
+    with serving_model(call_of("transfer", {}), "Which invoice?", "Paid.") as model:
+        for message in ("one", "two"):
+            chat = persist(getattr(contrib, name), memory="desk")
+            options = swarm(contrib, model, message)
+            if name == "run_swarm":
+                chat(**options).process()
+            else:
+                asyncio.run(run_async(chat, options))
+    assert model.refused == []
+    assert sent(model.seen[-1]) == ["I am billing.", "one", "Which invoice?", "two"]
+
+
+def test_a_swarm_needs_a_memory_and_takes_what_a_group_chat_takes(contrib):
+    with pytest.raises(InvalidInput, match="needs memory="):
+        persist(contrib.initiate_swarm_chat)
+    with pytest.raises(InvalidInput, match="for agents"):
+        persist(contrib.initiate_swarm_chat, memory="desk", recall=True)
+    agent = quiet(ConversableAgent, "agent")
+    with pytest.raises(ValueError, match="must be a list of ConversableAgents"):
+        persist(contrib.initiate_swarm_chat, memory="desk")(agent, "one", ["not an agent"])
+    assert type(agent) is ConversableAgent
+
+
+def test_a_swarm_that_is_not_persistent_is_as_autogen_makes_it(contrib):
+    with serving_model(call_of("transfer", {}), "Which invoice?", "Paid.") as model:
+        for message in ("one", "two"):
+            result, context, _ = contrib.initiate_swarm_chat(**swarm(contrib, model, message, kind=PersistentAgent))
+    assert sent(model.seen[-1]) == ["I am triage.", "one", "Which invoice?", "two"], "persistent agents have their past"
+    assert [line["content"] for line in result.chat_history] == ["two", "Paid."]
     assert context.to_dict() == {"topic": "none"}

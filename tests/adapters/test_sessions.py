@@ -202,3 +202,21 @@ def test_the_queued_writes_of_a_session_are_forgotten_with_it(tmp_path):
         memory.set_quota(writes_per_day=0)
         memory.flush()
         assert [note.content for note in memory.notes()] == ["Bob likes coffee"]
+
+
+def test_while_the_memory_cannot_be_read_a_session_has_what_is_queued_for_it(tmp_path, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    first = Session(Memory("agent", url=url, outbox=tmp_path / "outbox.db"), "s")
+    with first.transaction() as t:
+        record = SavedMessages(first, "with:a:b")
+        record.sync(t, [{"role": "user", "content": "one"}])
+    State(first, "a")["seen"] = [1]
+    later = Session(Memory("agent", url=url, outbox=tmp_path / "outbox.db"), "s")
+    record, state = SavedMessages(later, "with:a:b"), State(later, "a")
+    assert [message["content"] for message in record.visible] == ["one"]
+    assert not record.is_complete
+    assert dict(state) == {"seen": [1]}
+    assert not state.is_complete
+    assert SavedMessages(Session(later.memory, "other"), "with:a:b").rows == []
+    assert "WITHOUT their stored history" in caplog.text

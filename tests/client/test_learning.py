@@ -15,32 +15,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import clean_environment
+from scripted_model import Script, lesson
 from scrubjay import Memory
 from scrubjay.conversations import entry, session_key
 from scrubjay.learning import BATCH_MESSAGES, MAX_FAILURES, TEMPORARY_DAYS, Background, Lesson, parse_answer
-
-
-def lesson(content, *, type="fact", messages=(1,), replaces=()):  # noqa: A002
-    return {"content": content, "type": type, "messages": list(messages), "replaces": list(replaces)}
-
-
-class Script:
-    """A model that gives these answers in order, then []; keeps the prompts."""
-
-    def __init__(self, *answers):
-        self.answers = list(answers)
-        self.prompts = []
-
-    def __call__(self, prompt):
-        self.prompts.append(prompt)
-        answer = self.answers.pop(0) if self.answers else []
-        return answer if isinstance(answer, str) else json.dumps(answer)
 
 
 def say(memory, *texts, session="sarah"):
     entries = [entry({"role": "user", "content": text}, sender=session) for text in texts]
     memory.append(session_key(session), *entries)
     return [each["id"] for each in entries]
+
+
+def test_messages_that_come_while_the_model_answers_are_left_to_the_next_call(memory):
+    prompts = []
+
+    def model(prompt):
+        prompts.append(prompt)
+        say(memory, f"remark {len(prompts)}")
+        return "[]"
+
+    say(memory, "I live in Paris")
+    assert memory.distill("sarah", model).is_complete
+    assert len(prompts) == 1
+    assert memory.distill("sarah", model).messages == 1
+    assert "remark 1" in prompts[1]
+    assert len(prompts) == 2
 
 
 def current(memory):

@@ -141,7 +141,8 @@ class SavedMessages:
         """How many items the stored list has if no other process writes to it; None if that is not known."""
         self.elsewhere = Elsewhere.NOTHING
         """What another process has done that the framework's list does not show yet."""
-        self._load(None if is_whole else FIRST_MESSAGES)
+        if not self._load(None if is_whole else FIRST_MESSAGES):
+            self._load_queued()
         if is_hidden:
             self.hide()
 
@@ -324,6 +325,11 @@ class SavedMessages:
         """Read so many messages from the end, or all; False if the memory cannot be read."""
         stored = self._read_last(count)
         return stored is not None and self._merge(stored)
+
+    def _load_queued(self) -> None:
+        """Start with the messages that are queued on this machine, while the stored ones cannot be read."""
+        self.rows = self.__class__(self._session.queued(), self.key).rows
+        self._known = {id(row.message): row for row in self.rows}
 
     def _reload(self) -> bool:
         """Read all of the record again, and drop rows that are no longer stored."""

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from hashlib import blake2b, sha256
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
@@ -25,7 +26,7 @@ from scrubjay.errors import Conflict, Forbidden, InvalidInput, ScrubjayError, Un
 from scrubjay.exact_json import decode, encode
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.learning import background
-from scrubjay.memory import Memory, check_access, is_strict, unattended_copy
+from scrubjay.memory import Memory, check_access, is_strict, queued_copy, unattended_copy
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
 from scrubjay.transaction import Transaction
 from scrubjay.validation import MAX_MESSAGES_PAGE, MAX_NAMESPACE_CHARS, MAX_RECALL, check_key
@@ -251,11 +252,18 @@ class Session:
             if self._memory not in _unreadable:
                 _unreadable.add(self._memory)
                 log.error(  # noqa: TRY400
-                    "%r cannot be read: %s. Agents go on WITHOUT their stored history, until it can be read",
+                    "%r cannot be read: %s. Agents go on WITHOUT their stored history, but for what is queued on this"
+                    " machine, until it can be read",
                     self.memory, error,
                 )  # fmt: skip
             return otherwise
         _unreadable.discard(self._memory)
+        return found
+
+    def queued(self) -> Session:
+        """The same session as the writes tell that are queued on this machine, to read while the memory cannot be."""
+        found = copy(self)
+        found._memory = queued_copy(self._memory)
         return found
 
     def get_many(self, *names: str) -> dict[str, Any] | None:
@@ -392,10 +400,10 @@ class State(MutableMapping[str, Any]):
         agent.state["preferences"] = {"language": "Python"}
 
     A change inside a value, as by `agent.state["seen"].append(1)`, is saved with the agent's next message, or by
-    `agent.state.save()`. While the memory cannot be read, the stored values are missing.
+    `agent.state.save()`. While the memory cannot be read, the stored values are missing, but for those that are queued.
     """
 
-    __slots__ = ("_is_complete", "_prefix", "_saved", "_session", "_values")
+    __slots__ = ("_has_queued", "_prefix", "_saved", "_session", "_values", "is_complete")
 
     def __init__(self, session: Session, owner: str) -> None:
         self._session = session
@@ -407,23 +415,33 @@ class State(MutableMapping[str, Any]):
         self._values: dict[str, Any] = {}
         self._saved: dict[str, bytes] = {}
         """Fingerprints, as saved, of values that others hold and may change."""
-        self._is_complete = False
+        self.is_complete = False
+        """Whether the stored values could be read; else these are the ones that are queued, and new ones."""
+        self._has_queued = False
 
     def _known(self) -> dict[str, Any]:
         """The values; read now if they were not read so far."""
-        if not self._is_complete:
-            names = self._session.names(self._prefix)
-            found = None if names is None else self._session.get_many(*names) if names else {}
+        if not self.is_complete:
+            found = self._read(self._session)
+            self.is_complete = found is not None
+            if found is None and not self._has_queued:
+                found = self._read(self._session.queued())
+                self._has_queued = True
             if found is not None:
-                stored = {name.removeprefix(self._prefix): value for name, value in found.items()}
-                self._values, self._is_complete = stored, True
+                self._values = found
                 self._saved.clear()
         return self._values
+
+    def _read(self, session: Session) -> dict[str, Any] | None:
+        """The values in a session; None when it cannot be read."""
+        names = session.names(self._prefix)
+        found = None if names is None else session.get_many(*names) if names else {}
+        return None if found is None else {name.removeprefix(self._prefix): value for name, value in found.items()}
 
     def __getitem__(self, name: str) -> Any:
         value = self._known()[name]
         if isinstance(value, dict | list) and name not in self._saved:
-            self._saved[name] = _fingerprint(value)
+            self._saved[name] = fingerprint(value)
         return value
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -433,7 +451,7 @@ class State(MutableMapping[str, Any]):
     def _set(self, t: Transaction, name: str, value: Any) -> None:
         key = check_key(self._session.key(self._prefix + name))
         t.set(key, decode(encode(value)))
-        self._known()[name], self._saved[name] = value, _fingerprint(value)
+        self._known()[name], self._saved[name] = value, fingerprint(value)
 
     def __delitem__(self, name: str) -> None:
         del self._known()[name]
@@ -457,9 +475,9 @@ class State(MutableMapping[str, Any]):
 
     def save_changes(self, t: Transaction) -> None:
         """Add to a transaction what has been changed inside a value."""
-        for name, fingerprint in list(self._saved.items()):
+        for name, saved in list(self._saved.items()):
             value = self._values.get(name)
-            if isinstance(value, dict | list) and _fingerprint(value) != fingerprint:
+            if isinstance(value, dict | list) and fingerprint(value) != saved:
                 try:
                     self._set(t, name, value)
                 except (InvalidInput, RuntimeError) as error:  # the latter when another thread changes it just now
@@ -474,17 +492,17 @@ class State(MutableMapping[str, Any]):
             t.delete(self._session.key(self._prefix + name))
         for name, value in values.items():
             if name not in self._saved and name in known:
-                self._saved[name] = _fingerprint(known[name])
-            if _fingerprint(value) == self._saved.get(name):
+                self._saved[name] = fingerprint(known[name])
+            if fingerprint(value) == self._saved.get(name):
                 continue
             try:
                 self._set(t, name, value)
             except (ScrubjayError, RuntimeError) as error:
-                self._saved[name] = _fingerprint(value)
+                self._saved[name] = fingerprint(value)
                 log.error("%r of %r is not saved: %s", name, self._session.memory, error)  # noqa: TRY400
 
 
-def _fingerprint(value: Any) -> bytes:
+def fingerprint(value: Any) -> bytes:
     """A digest that changes with the value; marshal takes a tenth of the time of JSON."""
     try:
         return blake2b(marshal.dumps(value, 2), digest_size=16).digest()

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,10 @@ class OutboxExecutor(Executor):
         except Unavailable:
             return False
         return True
+
+    def queued_alone(self) -> Executor:
+        """An executor that reads the queued writes, and nothing else."""
+        return QueuedWritesExecutor(self._sender)
 
     @property
     def is_unreachable(self) -> bool:
@@ -365,6 +370,32 @@ class OutboxExecutor(Executor):
                 found = ask(unknown) if ask else self._ask(GET_MANY(namespace, unknown))
             values |= {key: overlaid(queued, key, found.get(key, MISSING)) for key in unknown}
         return values
+
+
+class QueuedWritesExecutor(OutboxExecutor):
+    """Answers reads from the queued writes alone, as if nothing else was stored.
+
+    For an adapter whose target cannot be read: it has at least what was queued on this machine.
+    """
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self.location = sender.location
+        self._unattended = True
+        with contextlib.suppress(Unavailable):  # without the file nothing is queued in it
+            self._sender.find_unsent()
+
+    def close(self) -> None:
+        """The executor that it was made of has the connections."""
+
+    def _ask(self, command: Command, _idempotency_key: str | None = None) -> Any:
+        if command.verb not in _NOTHING_STORED:
+            raise Unavailable(f"queued writes alone do not answer {command.verb.name}")
+        return copy(_NOTHING_STORED[command.verb])
+
+
+_NOTHING_STORED: dict[Any, Any] = {GET: MISSING, GET_MANY: {}, TAIL: [], SLICE: [], LENGTH: 0, KEYS: []}
+"""What an empty target answers."""
 
 
 def _as_list(key: str, value: Any) -> list[Any]:

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, KeysView
-from types import FrameType
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -21,7 +20,7 @@ from autogen import ConversableAgent
 from scrubjay.adapters._messages import Message, for_model, new_messages, snapshot, text_of, uses_tools
 from scrubjay.adapters._records import Elsewhere, Replay, Row, SavedMessages, new_id
 from scrubjay.adapters._sessions import Session, Writes, is_on_event_loop, join_names, quote_name
-from scrubjay.adapters.autogen._caller import Caller, find_caller, is_autogen, is_of_autogen, is_outside, read_append
+from scrubjay.adapters.autogen._caller import Caller, find_caller, is_of_autogen, is_outside, read_append
 from scrubjay.adapters.autogen._persistent import (
     PersistentMixin,
     SessionPart,
@@ -184,9 +183,9 @@ class AfterSaving:
 class AgentPart(SessionPart):
     """What an agent has in a session: a record for each peer, and how its messages are saved and restored."""
 
-    __slots__ = ("_anonymous_user", "_hides_stored", "_learn_with", "_may_have_earlier", "_peers", "_recalled",
-                 "_records", "_remembers", "_replays", "_starts", "_talks", "_unlearned", "_warned", "limits",
-                 "name")  # fmt: skip
+    __slots__ = ("_anonymous_user", "_hidden_peers", "_hides_stored", "_learn_with", "_may_have_earlier", "_peers",
+                 "_recalled", "_records", "_remembers", "_replays", "_starts", "_talks", "_unlearned", "_warned",
+                 "limits", "name")  # fmt: skip
 
     def __init__(
         self,
@@ -211,6 +210,8 @@ class AgentPart(SessionPart):
         self._unlearned = 0
         """How many lines were saved since the conversation was last learned from."""
         self._hides_stored = not resume
+        self._hidden_peers: set[str] = set()
+        """Names of peers whose stored messages stay out of the views in this process."""
         self._records: dict[str, SavedMessages] = {}
         self._may_have_earlier = False
         """Whether a record was ever read in part, or could not be read; most never are."""
@@ -321,7 +322,8 @@ class AgentPart(SessionPart):
     def record(self, peer: Any, *, is_whole: bool = False) -> SavedMessages:
         name = peer_name(peer)
         if name not in self._records:
-            options = {"is_hidden": self._hides_stored, "is_whole": is_whole}
+            is_hidden = self._hides_stored or name in self._hidden_peers
+            options = {"is_hidden": is_hidden, "is_whole": is_whole}
             record = SavedMessages(self.session, self._key(name), **options)
             self._may_have_earlier |= record.has_earlier or not record.is_complete
             self._records[name] = record
@@ -338,8 +340,8 @@ class AgentPart(SessionPart):
         if self._peers is None:
             names = self.session.names(self._key())
             if names is None:
-                return set()
-            self._peers = {unquote(name.rpartition(":")[2]) for name in names}
+                return _peers_of(self.session.queued().names(self._key()))
+            self._peers = _peers_of(names)
         return self._peers
 
     def take_over(self, conversations: Conversations, peer: Any, given: list[Message]) -> None:
@@ -481,10 +483,16 @@ class AgentPart(SessionPart):
         if peer is None:
             self._hides_stored = True
         elif not owns_record(peer):
-            self.record(peer)
+            self._hidden_peers.add(peer_name(peer))
         for name, record in self._records.items():
             if peer is None or name == peer_name(peer):
                 record.hide()
+
+    def empty(self, conversations: Conversations, peer: Any) -> None:
+        """Empty the view of a peer in this process, without reading what is stored, which stays."""
+        self.hide(peer)
+        if conversations.knows(peer):
+            conversations[peer].clear()
 
     def erase(self, conversations: Conversations, peer: Any, *, keeps_some: bool) -> None:
         """Erase what the user has cleared: the views have what remains."""
@@ -502,6 +510,7 @@ class AgentPart(SessionPart):
         conversations.clear()
         self._records.clear()
         self._replays.clear()
+        self._hidden_peers.clear()
         self._peers = None
 
     def start_empty(self, owner: Any) -> None:
@@ -683,16 +692,12 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
 
     def initiate_chat(self, recipient: Any, *args: Any, **kwargs: Any) -> Any:
         """Start a chat. With `clear_history=True` written out, it starts empty; what is stored stays."""
-        if _asks_to_clear(sys._getframe(1), args, kwargs):
-            _clear_both(self, recipient)
         result = super().initiate_chat(recipient, *args, **kwargs)
         self._scrubjay.learn()
         self._scrubjay.read_earlier(_conversations(self), recipient)  # the list is result.chat_history
         return result
 
     async def a_initiate_chat(self, recipient: Any, *args: Any, **kwargs: Any) -> Any:
-        if _asks_to_clear(sys._getframe(1), args, kwargs):
-            await asyncio.to_thread(_clear_both, self, recipient)
         result = await super().a_initiate_chat(recipient, *args, **kwargs)
         await self._scrubjay.session.wait_async()
         self._scrubjay.learn()
@@ -708,7 +713,11 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         caller, manager = find_caller(sys._getframe(1))
         if caller is Caller.RESUME:
             self._scrubjay.await_replay(_conversations(self), manager)
-        elif caller is not Caller.START_OF_CHAT or owns_record(recipient):
+        elif caller in _STARTS_OF_CHATS and not owns_record(recipient):
+            if caller is Caller.START_OF_EMPTY_CHAT:
+                self._scrubjay.empty(_conversations(self), recipient)
+            self._scrubjay.start_chat(_conversations(self), recipient)
+        else:
             keeps_some = any((*args, *kwargs.values()))
             if keeps_some:
                 _conversations(self).read_all()
@@ -717,8 +726,6 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
                 self._scrubjay.erase(_conversations(self), recipient, keeps_some=keeps_some)
             elif caller is Caller.AUTOGEN:
                 self._scrubjay.hide(recipient)
-        else:
-            self._scrubjay.start_chat(_conversations(self), recipient)
 
 
 def start_agent(
@@ -799,23 +806,9 @@ def _has_readers(agent: Any) -> bool:
     )
 
 
+_STARTS_OF_CHATS = (Caller.START_OF_CHAT, Caller.START_OF_EMPTY_CHAT)
 _READING_HOOKS = ("process_all_messages_before_reply", "update_agent_state")
 _REPLYING = ("generate_reply", "a_generate_reply")
-
-
-def _asks_to_clear(caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a user has written `clear_history=True`, which is also the default."""
-    is_written = (args and args[0] is True) or kwargs.get("clear_history") is True
-    return bool(is_written) and not is_autogen(caller)
-
-
-def _clear_both(agent: Any, recipient: Any) -> None:
-    """Empty the views that two agents have of each other; what is stored stays."""
-    for each, peer in ((agent, recipient), (recipient, agent)):
-        part = agent_part(each)
-        if part is not None:
-            part.hide(peer)
-            each._oai_messages[peer].clear()
 
 
 def _texts(messages: list[Message]) -> list[str]:
@@ -833,6 +826,11 @@ def peer_name(peer: Any) -> str:
     """
     name = str(peer.name)
     return f"{name}:{join_names(member_names(peer.groupchat))}" if is_manager(peer) else name
+
+
+def _peers_of(keys: list[str] | None) -> set[str]:
+    """The names of the peers of the conversations with these keys."""
+    return {unquote(key.rpartition(":")[2]) for key in keys or ()}
 
 
 def member_names(group: Any) -> list[str]:

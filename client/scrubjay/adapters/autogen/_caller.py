@@ -15,7 +15,7 @@ from enum import Enum
 from types import FrameType
 from typing import Any
 
-from autogen import GroupChat, GroupChatManager
+from autogen import ConversableAgent, GroupChat, GroupChatManager
 
 _CLEARING = ("clear_history", "reset")
 """Methods that call each other; the one that called the first of them decides."""
@@ -26,10 +26,13 @@ class Caller(Enum):
 
     USER = "code outside AutoGen"
     START_OF_CHAT = "AutoGen at the start of a chat"
+    START_OF_EMPTY_CHAT = "AutoGen at the start of a chat for which a user has written clear_history=True"
     RESUME = "AutoGen in resume()"
     AUTOGEN = "AutoGen elsewhere"
 
 
+_STARTING = ("_prepare_chat", "initiate_chat", "a_initiate_chat")
+"""Methods that start a chat, of AutoGen and of the adapter."""
 _KNOWN = {"_prepare_chat": Caller.START_OF_CHAT, "resume": Caller.RESUME, "a_resume": Caller.RESUME}
 
 
@@ -39,7 +42,41 @@ def find_caller(frame: FrameType) -> tuple[Caller, Any]:
         frame = frame.f_back
     if not is_autogen(frame):
         return Caller.USER, None
-    return _KNOWN.get(frame.f_code.co_name, Caller.AUTOGEN), frame.f_locals.get("self")
+    caller = _KNOWN.get(frame.f_code.co_name, Caller.AUTOGEN)
+    if caller is Caller.START_OF_CHAT and frame.f_locals.get("clear_history") is True and _is_started_outside(frame):
+        caller = Caller.START_OF_EMPTY_CHAT
+    return caller, frame.f_locals.get("self")
+
+
+def _is_started_outside(frame: FrameType | None) -> bool:
+    """Whether code outside AutoGen has called the method that starts the chat, whose `_prepare_chat` is this frame."""
+    while frame is not None and not is_outside(frame):
+        if frame.f_code.co_name not in _STARTING:
+            return False
+        frame = frame.f_back
+    return True
+
+
+class _Default(int):
+    """The default of `clear_history`, which AutoGen takes for True: a user who writes True asks for an empty chat."""
+
+    def __repr__(self) -> str:
+        return "True"
+
+
+def _mark_default(function: Any) -> None:
+    """Put a _Default in place of the default of `clear_history`, which is the same True that users write."""
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    defaults = list(function.__defaults__ or ())
+    at = names.index("clear_history") - len(names) if "clear_history" in names else 0
+    if -len(defaults) <= at < 0 and defaults[at] is True:
+        defaults[at] = _Default(True)
+        function.__defaults__ = tuple(defaults)
+
+
+for _function in (ConversableAgent.initiate_chat, ConversableAgent.a_initiate_chat):
+    _mark_default(_function)
 
 
 def is_autogen(frame: FrameType) -> bool:

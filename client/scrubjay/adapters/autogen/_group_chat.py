@@ -337,11 +337,11 @@ class PersistentGroupChat(GroupChat, PersistentMixin):
         this process, and what is stored stays.
         """
         caller, manager = find_caller(sys._getframe(1))
-        if caller is Caller.START_OF_CHAT:
+        if caller is not Caller.START_OF_CHAT:
+            super().reset()
+        if caller in (Caller.START_OF_CHAT, Caller.START_OF_EMPTY_CHAT):
             attach_manager(manager, self)
             self._scrubjay.start_chat(len(self.messages))
-        else:
-            super().reset()
 
     @property
     def messages(self) -> list[Message]:

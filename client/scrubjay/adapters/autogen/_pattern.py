@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from autogen import GroupChatManager
+from autogen import Agent, GroupChatManager
 
-from scrubjay.adapters._sessions import State, Writes
+from scrubjay.adapters._sessions import State, Writes, fingerprint
 from scrubjay.adapters.autogen._group_chat import (
     GroupPart,
     PersistentGroupChat,
@@ -38,7 +38,7 @@ _NEXT = "next"
 class PatternPart(SessionPart):
     """What a pattern has in a session, beside the group chat: context variables, and who speaks next."""
 
-    __slots__ = ("_first_variables", "_handed_to", "_is_restored", "_options", "_variables")
+    __slots__ = ("_first_variables", "_handed_to", "_is_restored", "_options", "_unchanged", "_variables")
 
     def __init__(self, pattern: Any, memory: Memory | str | None, session: str, options: dict[str, Any]) -> None:
         name = f"pattern:{pattern.initial_agent.name}"
@@ -48,16 +48,29 @@ class PatternPart(SessionPart):
         self._handed_to = State(self.session, "pattern:")
         self._is_restored = False
         self._first_variables = dict(pattern.context_variables.data)
+        self._unchanged = {name: fingerprint(value) for name, value in self._first_variables.items()}
+        """Fingerprints of the context variables as they were restored or, before that, as the pattern was made."""
         self.restore(pattern)
 
     def history(self) -> list[dict[str, Any]]:
         return self.session.history(MESSAGES)
 
     def restore(self, pattern: Any) -> None:
-        """Give the pattern the stored context variables; once, because they are live from then on."""
+        """Give the pattern the stored context variables; once, because they are live from then on.
+
+        If they can be read only later, those that the program has changed meanwhile stay.
+        """
         if not self._is_restored:
-            pattern.context_variables.update(dict(self._variables))
-            self._is_restored = True
+            changed = self._changed(pattern)
+            stored = {name: value for name, value in self._variables.items() if name not in changed}
+            pattern.context_variables.update(stored)
+            self._unchanged |= {name: fingerprint(value) for name, value in stored.items()}
+            self._is_restored = self._variables.is_complete
+
+    def _changed(self, pattern: Any) -> dict[str, Any]:
+        """The context variables that the program has changed since they were restored or the pattern was made."""
+        variables = pattern.context_variables.data
+        return {name: value for name, value in variables.items() if fingerprint(value) != self._unchanged.get(name)}
 
     def start_empty(self, owner: Any) -> None:
         self.state.reset()
@@ -69,8 +82,7 @@ class PatternPart(SessionPart):
     def refresh(self, owner: Any) -> int:
         """The next chat reads the messages anyway; the context variables are read again now."""
         self._variables.reset()
-        self._is_restored = False
-        self.restore(owner)
+        owner.context_variables.update(dict(self._variables))
         return 0
 
     def attach_chat(self, pattern: Any, manager: Any) -> None:
@@ -109,7 +121,11 @@ class PatternPart(SessionPart):
         return select_speaker
 
     def _save(self, t: Writes, pattern: Any, manager: Any) -> None:
-        self._variables.replace(t, pattern.context_variables.data)
+        self.restore(pattern)
+        variables = pattern.context_variables.data
+        if not self._is_restored:  # those that are stored stay, but for what the program has changed
+            variables = {**self._variables, **self._changed(pattern)}
+        self._variables.replace(t, variables)
         self._handed_to.replace(t, {_NEXT: name} if (name := _handed_to(manager)) else {})
 
 
@@ -123,6 +139,9 @@ def _handed_to(manager: Any) -> str | None:
         target = getattr(agent, "_group_next_target", None)
         if target is not None:
             return getattr(target, "agent_name", None)
+        target = getattr(agent, "_swarm_next_agent", None)  # an agent, its name, or an option of a swarm
+        if target is not None:
+            return str(target.name) if isinstance(target, Agent) else target if isinstance(target, str) else None
     return None
 
 

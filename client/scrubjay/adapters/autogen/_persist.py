@@ -13,6 +13,7 @@ from scrubjay.adapters.autogen._agent import PersistentAgent, start_agent
 from scrubjay.adapters.autogen._group_chat import PersistentGroupChat, attach_manager, start_group_chat
 from scrubjay.adapters.autogen._pattern import Pattern, PersistentPattern, start_pattern
 from scrubjay.adapters.autogen._persistent import change_class, is_persistent
+from scrubjay.adapters.autogen._swarm import PersistentSwarm, is_swarm_function, persist_swarm
 from scrubjay.conversations import DEFAULT
 from scrubjay.errors import InvalidInput
 from scrubjay.memory import Memory
@@ -39,6 +40,8 @@ def persist(thing: GroupChat, **options: Unpack[Options]) -> PersistentGroupChat
 @overload
 def persist(thing: ConversableAgent, **options: Unpack[Options]) -> PersistentAgent: ...  # type: ignore[overload-cannot-match]
 @overload
+def persist(thing: Callable[..., Any], **options: Unpack[Options]) -> PersistentSwarm: ...  # type: ignore[overload-cannot-match]
+@overload
 def persist(thing: Any, **options: Unpack[Options]) -> PersistentPattern: ...  # type: ignore[overload-cannot-match]
 def persist(
     thing: Any,
@@ -58,6 +61,9 @@ def persist(
     for agents only. A pattern (AG2's DefaultPattern, AutoPattern, RoundRobinPattern, …) continues with its messages,
     its context variables and the agent that was active, and agents may join and leave; without a memory it is known by
     the name of its initial agent.
+    A swarm function of pyautogen 0.9 (`initiate_swarm_chat`, `a_initiate_swarm_chat`, `run_swarm`, `a_run_swarm`)
+    stays as it is: the function that is returned, which takes the same arguments, does the same for its chats as for
+    those of a pattern. It needs a memory.
     An attribute of the object that has the name of one of ours (`memory`, `state`, `history`, …) stays, and a warning
     says where ours is.
     """
@@ -65,7 +71,7 @@ def persist(
         raise InvalidInput(f"{thing!r} is persistent already; give memory= and session= where it is made")
     options: dict[str, Any] = {"max_messages": max_messages, "max_tokens": max_tokens}
     notes = {"recall": recall, "remember": remember, "learn": learn}
-    kind, start = _kind_of(type(thing))
+    kind, start = _kind_of(thing)
     if kind is PersistentAgent and not isinstance(thing, GroupChatManager):
         return change_class(thing, kind, start, memory, session, {**options, **notes, "resume": resume})
     wrong = [f"{name}=" for name, value in {**notes, "resume": not resume}.items() if value]
@@ -73,6 +79,8 @@ def persist(
         raise InvalidInput(
             f"{', '.join(wrong)} is for agents, not for a {type(thing).__name__}; persist its members with it"
         )
+    if kind is PersistentSwarm:
+        return persist_swarm(thing, memory, session, options)
     if isinstance(thing, GroupChatManager):
         group: Any = persist(thing.groupchat, memory=memory, session=session, **options)
         attach_manager(thing, group)
@@ -81,8 +89,11 @@ def persist(
     return change_class(thing, kind, start, memory, session, options)
 
 
-def _kind_of(own: Any) -> tuple[type, Any]:
-    """The persistent class for a class of AutoGen, and the function that starts an object of it."""
+def _kind_of(thing: Any) -> tuple[type, Any]:
+    """The persistent class for an object of AutoGen, and the function that starts one that exists already."""
+    if is_swarm_function(thing):
+        return PersistentSwarm, None
+    own: Any = type(thing)
     kinds: list[tuple[Any, type, Any]] = [
         (ConversableAgent, PersistentAgent, start_agent),
         (GroupChat, PersistentGroupChat, start_group_chat),
@@ -92,7 +103,8 @@ def _kind_of(own: Any) -> tuple[type, Any]:
         if base in own.__mro__:
             return kind, start
     raise InvalidInput(
-        f"persist takes a ConversableAgent, a GroupChat, a GroupChatManager or a Pattern, not a {own.__name__}"
+        f"persist takes a ConversableAgent, a GroupChat, a GroupChatManager, a Pattern or a swarm function, not a"
+        f" {own.__name__}"
     )
 
 
