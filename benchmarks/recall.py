@@ -49,6 +49,7 @@ from scrubjay.validation import NewNote, RecallQuery
 Search = Callable[[str], list[str]]
 SOME_DAY = datetime(2027, 1, 15, 8, tzinfo=UTC)
 """When the notes of sets without times are remembered, and their questions asked."""
+_DIALOGUE_ID = re.compile(r"D:?(\d+):(\d+)")
 THRESHOLDS = (0.01, 0.05, 0.1, 0.125, 0.15, 0.175, 0.2, 0.225, 0.25, 0.3, 0.4)
 """Thresholds of `inject_context` for which the silence is shown."""
 
@@ -189,7 +190,9 @@ def _read_sample(number: int, sample: dict[str, Any]) -> Evaluation:
             turns[turn["dia_id"]] = f"[{date}] {turn['speaker']}: {turn['text']}{photo}"
             found.said.append(Said(turns[turn["dia_id"]], session))
     for each in sample["qa"]:
-        evidence = frozenset(turns[id_] for id_ in each["evidence"] if id_ in turns)
+        # A few of its texts name several turns, or write D:1:2 or D1:02.
+        named = _DIALOGUE_ID.findall(" ".join(each["evidence"]))
+        evidence = frozenset(turns[id_] for a, b in named if (id_ := f"D{int(a)}:{int(b)}") in turns)
         if evidence and each["category"] != 5:
             found.asked.append(Asked(f"locomo {each['category']}", each["question"], evidence))
     return found

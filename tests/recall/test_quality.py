@@ -49,14 +49,14 @@ def search(corpus, text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "first", "ten"),
     [
-        ("recall_facts.txt", 91.5, 99.9),
+        ("recall_facts.txt", 92.0, 99.9),
         ("recall_strangers.txt", 38.5, 76.5),
         ("recall_dialogues.txt", 48.5, 95.0),
-        ("recall_blind.txt", 37.0, 76.0),
+        ("recall_blind.txt", 38.0, 76.5),
         ("recall_inflected.txt", 92.0, 98.0),
-        ("recall_languages.txt", 67.0, 88.5),
+        ("recall_languages.txt", 73.9, 88.5),
         ("recall_diary.txt", 87.0, 96.5),
-        ("recall_chats.txt", 31.0, 75.0),
+        ("recall_chats.txt", 31.0, 73.0),
     ],
 )
 def test_the_evaluation_sets_are_answered_as_well_as_measured(corpora, name, first, ten):
@@ -88,11 +88,20 @@ RULES = [
     ("questions count less", ranking, "QUESTION_FACTOR", 1.0, "recall_blind.txt"),
     ("previous neighbours", ranking, "PREVIOUS_WEIGHTS", (0.0, 0.0), "recall_chats.txt"),
     ("neighbours of loose notes", ranking, "LOOSE_FACTOR", 0.0, "recall_chats.txt"),
+    ("an answer has the words of its question", ranking, "ANSWER_WEIGHTS", (0.0, 0.25), "recall_strangers.txt"),
+    (
+        "a turn has none of the question after it",
+        ranking,
+        "BEFORE_QUESTION_WEIGHTS",
+        (0.3, 0.2),
+        "recall_strangers.txt",
+    ),
     ("a single word", ranking, "SINGLE_WORD_FACTOR", 1.0, "recall_blind.txt"),
     ("time", ranking, "TIME_FACTOR", 1.0, "recall_diary.txt"),
     ("nothing but a time", query, "OPEN_TIME_SCORE", 0.0, "recall_diary.txt"),
     ("words of change", ranking, "CHANGE_OVERLAP", 9.0, "recall_diary.txt"),
     ("synonyms", query, "SYNONYM_WEIGHT", 0.0, "recall_strangers.txt"),
+    ("hiragana", query, "HIRAGANA_FACTOR", 1.0, "recall_languages.txt"),
     ("prefixes", query, "PREFIX_WEIGHT", 0.0, "recall_inflected.txt"),
 ]
 
@@ -107,11 +116,11 @@ def test_every_ranking_rule_finds_more_than_would_be_found_without(corpora, monk
 
 
 def test_most_unrelated_questions_get_no_context_and_most_related_ones_do(corpora):
-    conversations = [corpora(name) for name in ("recall_dialogues.txt", "recall_blind.txt", "recall_chats.txt")]
-    kept, unrelated, foreign = benchmark.measure_silence(conversations, [None] * 3).at(CONTEXT_THRESHOLD)
+    sets = [corpora(name) for name in benchmark.READERS]
+    kept, unrelated, foreign = benchmark.measure_silence(sets, [None] * len(sets)).at(CONTEXT_THRESHOLD)
     assert kept >= 94
     assert unrelated >= 80
-    assert foreign >= 60
+    assert foreign >= 65
 
 
 @pytest.mark.timeout(600)

@@ -17,7 +17,7 @@ from scrubjay.recall.query import (
     split_passages,
     weigh,
 )
-from scrubjay.recall.terms import term_of
+from scrubjay.recall.terms import prefix_term, term_of
 
 NOW = datetime(2026, 5, 14, tzinfo=UTC)
 SMALL_TALK = "The weather was dreadful again this morning. I spilled half of my cup over the keyboard."
@@ -75,6 +75,19 @@ def test_terms_that_no_note_has_are_not_searched_but_lower_the_score():
     alone, with_unknown = (weigh([analyze(text, NOW)], {known: 1}, 10) for text in ("garage", "garage zwolka"))
     assert list(alone.roles) == list(with_unknown.roles) == [known]
     assert with_unknown.scales[0] < alone.scales[0]
+
+
+def test_a_word_of_which_notes_have_the_first_letters_lowers_the_score_less_than_an_unknown_one():
+    question = analyze("garage ключи", NOW)
+    garage, prefix = term_of("garage"), prefix_term("ключи")
+    unknown, other_form = (weigh([question], counts, 10) for counts in ({garage: 1}, {garage: 1, prefix: 1}))
+    assert other_form.scales[0] > unknown.scales[0]
+
+
+def test_hiragana_weigh_less_than_other_characters():
+    terms = weigh([analyze("猫の餌", NOW)], dict.fromkeys(map(term_of, "猫の餌"), 1), 10)
+    particle, noun = terms.roles[term_of("の")][0], terms.roles[term_of("猫")][0]
+    assert 0 < particle.weight < noun.weight
 
 
 def test_a_question_is_scaled_as_if_it_had_been_asked_alone():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD
 from scrubjay.recall.query import QueryTerms
@@ -17,7 +19,8 @@ from scrubjay.recall.ranking import (
     Occurrences,
     Ranked,
     fuse,
-    pass_to_answers,
+    limit_scores,
+    similarities,
 )
 from scrubjay.store import notes
 from scrubjay.validation import NewNote, RecallQuery
@@ -33,21 +36,22 @@ def test_a_question_passes_its_similarity_to_the_answer_after_it():
         times=1,
         is_question=True,
         is_change=False,
-        has_session=True,
+        is_turn=True,
     )
     answer = turn._replace(id=2, previous=(1,), next=(), is_question=False)
-    passed = pass_to_answers({1: 0.8, 9: 0.7}, [turn, answer])
+    passed = similarities({1: 0.8, 9: 0.7}, [turn, answer])
     assert passed[2] == 0.8 > passed[1] > 0
     assert 9 not in passed
-    assert pass_to_answers({1: 0.8}, [turn._replace(next=())]) == {1: 0.8}
-    assert pass_to_answers({1: 0.8}, [turn]) == {1: 0.8}
+    assert similarities({1: 0.8}, [turn._replace(next=())]) == {1: 0.8}
+    assert similarities({1: 0.8}, [turn]) == {1: 0.8}
 
 
 def fused(lexical: dict[int, float], cosines: dict[int, float]) -> dict[int, float]:
-    """The scores of turns of a session."""
-    turns = [Candidate(id_, (), (), (), 0, 1, is_question=False, is_change=False, has_session=True) for id_ in range(9)]
+    """The scores of turns of a session, as callers see them, the best first."""
+    turns = [Candidate(id_, (), (), (), 0, 1, is_question=False, is_change=False, is_turn=True) for id_ in range(9)]
     evidence = Evidence(QueryTerms([], {}, {}, [], 0, {}), Occurrences({}, {}), frozenset(), ())
-    return dict(fuse([Ranked(*each) for each in lexical.items()], cosines, turns, evidence))
+    ranked = fuse([Ranked(*each) for each in lexical.items()], cosines, turns, evidence)
+    return dict(limit_scores(ranked, is_fused=True))
 
 
 def test_a_fused_score_does_not_depend_on_the_other_notes():
@@ -62,6 +66,26 @@ def test_the_semantic_index_adds_to_a_lexical_score_and_never_takes_away():
     assert scores[3] == SEMANTIC_WEIGHT**CALIBRATION
 
 
+def test_notes_that_fit_better_than_a_score_of_1_says_keep_their_order_with_a_model():
+    assert list(fused({1: 1.6, 2: 1.3, 3: 1.1}, {1: 0.3, 2: 0.3, 3: 0.3})) == [1, 2, 3]
+    assert set(fused({1: 1.6, 2: 1.3, 3: 1.1}, {1: 0.3, 2: 0.3, 3: 0.3}).values()) == {1.0}
+
+
+@given(low=st.floats(0, 3), margin=st.floats(0.001, 3), cosines=st.tuples(st.floats(0, 1), st.floats(0, 1)))
+def test_a_model_moves_no_note_past_one_that_fits_better_by_more_than_its_weight(low, margin, cosines):
+    scores = fused({1: low + margin, 2: low}, dict(enumerate(cosines, 1)))
+    if margin > SEMANTIC_WEIGHT or cosines[0] >= cosines[1]:
+        assert next(iter(scores)) == 1 or scores[1] == scores[2] < 1
+
+
+def test_a_turn_is_near_a_question_if_the_turn_beside_it_is():
+    note = Candidate(1, (), (2,), (), 0, 1, is_question=False, is_change=False, is_turn=True)
+    other = note._replace(id=2, previous=(1,), next=())
+    assert similarities({1: 0.2, 2: 0.8}, [note, other]) == {1: pytest.approx(0.5), 2: 0.8}
+    loose = [each._replace(is_turn=False) for each in (note, other)]
+    assert similarities({1: 0.2, 2: 0.8}, loose) == {1: 0.2, 2: 0.8}
+
+
 def test_a_note_without_a_term_of_the_query_needs_a_cosine():
     assert fused({}, {1: MIN_COSINE - 0.01, 2: MIN_COSINE}).keys() == {2}
 
@@ -74,6 +98,14 @@ def test_a_newer_fact_comes_first_though_an_older_one_sounds_more_like_the_quest
     assert [int(note.id) for note in found] == [new, old]
     assert found[0].explanation["parts"]["newer"] > 0
     assert sum(found[0].explanation["parts"].values()) == pytest.approx(found[0].score, abs=1e-5)
+
+
+def test_a_note_that_only_sounds_like_the_question_is_not_replaced(driver):
+    remember(driver, "The rowing club meets at the old bridge", "The chess club moved to the library", session=None)
+    old, new = (int(note.id) for note in driver.run(notes.list_notes("ns")))
+    query = RecallQuery.check("Which club trains with oars, boats, paddles, sculls and a coxswain?")
+    found = driver.run(notes.recall("ns", query, {old: 0.8, new: 0.3}))
+    assert [int(note.id) for note in found] == [old, new]
 
 
 def test_a_note_of_another_time_is_not_raised_by_its_similarity(open_driver):
@@ -154,9 +186,14 @@ def test_loose_notes_are_neighbours_only_if_they_are_near_in_time(open_driver):
     assert recall(driver, "clinic") == ["Visited grandpa in the clinic"]
 
 
-def test_of_two_notes_that_state_the_same_the_newer_comes_first(driver):
-    remember(driver, "Marta lives in Paris", "Marta lives in East Berlin", session=None)
-    assert recall(driver, "Where does Marta live?")[0] == "Marta lives in East Berlin"
+def test_of_two_notes_that_state_the_same_the_newer_comes_first(open_driver):
+    now = [1_800_000_000.0]
+    driver = open_driver(clock=lambda: now[0])
+    other = "Marta lives for the sea, mountains, old books, cheap wine and long talks with strangers on night trains"
+    for text in ("Marta lives in Paris", "Marta lives in the east of Berlin", other):
+        remember(driver, text, session=None)
+        now[0] += 86_400
+    assert recall(driver, "Where does Marta live?")[:2] == ["Marta lives in the east of Berlin", "Marta lives in Paris"]
 
 
 def test_turns_of_a_conversation_do_not_replace_each_other(driver):
@@ -185,3 +222,15 @@ def test_other_sentences_of_a_message_break_ties(driver):
     )
     message = "Melanie comes to visit us for the whole evening. Which dinner should I cook for the big table?"
     assert recall(driver, message)[0] == "A dinner for Melanie is rice"
+
+
+def test_a_note_that_begins_with_a_label_is_no_turn_of_a_conversation(driver):
+    products = [f"Product {number} costs {number + 10} euros" for number in range(60)]
+    remember(driver, "Refund takes three days", "Temporary: office closed today", *products, session=None)
+    assert recall(driver, "How long does a refund take?", threshold=CONTEXT_THRESHOLD) == ["Refund takes three days"]
+
+
+def test_notes_that_follow_each_other_with_speakers_are_turns_of_a_conversation(driver):
+    remember(driver, "Ana: guess what we adopted", "Ben: a kitten!", "the shop opens at nine", session=None)
+    found = driver.run(notes.recall("ns", RecallQuery.check("kitten")))
+    assert [note.content for note in found] == ["Ben: a kitten!", "Ana: guess what we adopted"]

@@ -23,8 +23,8 @@ PREVIOUS_WEIGHTS, NEXT_WEIGHTS = (0.5, 0.25), (0.3, 0.2)
 NEIGHBOURS = len(PREVIOUS_WEIGHTS)
 """Neighbours on either side whose terms count."""
 LOOSE_FACTOR = 0.4
-"""The factor for neighbours of a note that has neither session nor speaker: they may be about something else, and
-alone do not make it fit."""
+"""The factor for neighbours of a note that is no turn of a conversation: they may be about something else, and alone do
+not make it fit."""
 ANSWER_WEIGHTS = (1.0, *PREVIOUS_WEIGHTS[1:])
 """PREVIOUS_WEIGHTS for a note whose previous one is only a question: its terms are about the answer."""
 BEFORE_QUESTION_WEIGHTS = (0.0, *NEXT_WEIGHTS[1:])
@@ -33,7 +33,7 @@ QUESTION_FACTOR = 0.7
 """The factor for a note that is only a question and is followed by another: a query like it wants the answer."""
 SPEAKER_FACTOR = 1.5
 """The factor for a note whose speaker the query names."""
-SINGLE_WORD_FACTOR = 0.6
+SINGLE_WORD_FACTOR = 0.45
 """The factor for a note that has, with its neighbours, only one word of a passage that has several, unless it is a
 name: it may well be about something else."""
 TIME_FACTOR = 1.5
@@ -61,11 +61,14 @@ MIN_COSINE = 0.25
 """The cosine from which a note without a term of the query is found; below, texts have nothing in common."""
 UNRELATED_COSINE, EQUIVALENT_COSINE = 0.1, 0.8
 """The cosines that count as 0 and as 1: chosen for MiniLM on the evaluation sets. Other models may need others."""
-SEMANTIC_WEIGHT = 0.4
-"""The part of what a lexical score lacks to 1 that the semantic index can add. More finds more paraphrases first and
-puts more notes that only sound alike before those that have the words; with 0.4 no evaluation set as a
-whole is worse than without a model, though some of its smaller groups are."""
-CALIBRATION = 1.15
+SEMANTIC_WEIGHT = 0.5
+"""What the semantic index can add to the score of a note that has no word of the query."""
+LEXICAL_DOUBT = 2.0
+"""The lexical score at which it can add half as much: where words fit well, they decide. Over the evaluation sets and
+three conversations of LoCoMo none is answered worse with a model than without."""
+NEIGHBOUR_SIMILARITY = 0.5
+"""How far the similarity of a turn rises to that of the turn before or after it, if that is greater."""
+CALIBRATION = 1.5
 """The power to which a score is raised where the semantic index took part, so that it means the same as a score by
 words alone: of questions that have nothing to do with the notes, four in five stay below the same threshold."""
 DAY = 86_400_000
@@ -89,7 +92,8 @@ class Candidate(NamedTuple):
     """Whether it is only a question, as a turn of a conversation that the next turn answers."""
     is_change: bool
     """Whether it says that something is different from before."""
-    has_session: bool
+    is_turn: bool
+    """Whether it is a turn of a conversation: it has a session, or it has a speaker and so has the note next to it."""
 
 
 class SessionNeighbours:
@@ -123,6 +127,7 @@ def _follow(links: Mapping[int, int], note: int) -> list[int]:
 class Ranked(NamedTuple):
     id: int
     score: float
+    """From 0; above 1 until `limit_scores`, because notes that fit better than 1 says still have an order."""
 
 
 class Occurrences(NamedTuple):
@@ -163,7 +168,13 @@ def _in_order(scored: Iterable[Scored], evidence: Evidence) -> list[Ranked]:
     """The best first, and a note that replaces an older one before it."""
     raised = [(score, each.candidate) for score, each in _raise_newer(scored, evidence)]
     raised.sort(key=lambda pair: (round(pair[0], 9), pair[1].updated_at, pair[1].times, pair[1].id), reverse=True)
-    return [Ranked(candidate.id, min(score, 1.0)) for score, candidate in raised]
+    return [Ranked(candidate.id, score) for score, candidate in raised]
+
+
+def limit_scores(ranked: Iterable[Ranked], *, is_fused: bool) -> list[Ranked]:
+    """The scores as callers see them: at most 1 and, where the semantic index took part, calibrated."""
+    power = CALIBRATION if is_fused else 1.0
+    return [Ranked(id_, min(score, 1.0) ** power) for id_, score in ranked]
 
 
 def _raise_newer(scored: Iterable[Scored], evidence: Evidence) -> list[tuple[float, Scored]]:
@@ -175,12 +186,12 @@ def _raise_newer(scored: Iterable[Scored], evidence: Evidence) -> list[tuple[flo
 
 def _may_be_replaced(old: Scored) -> bool:
     is_found = old.score >= MIN_REPLACED_SCORE and old.lexical >= MIN_REPLACED_WORDS
-    return is_found and _stands_alone(old.candidate)
+    return is_found and not old.candidate.is_turn
 
 
 def _raised(new: Scored, best: Sequence[Scored], evidence: Evidence) -> float:
     """The score of the best of these notes that a candidate replaces, or its own."""
-    if not best or not _stands_alone(new.candidate):
+    if not best or new.candidate.is_turn:
         return new.score
     older = (old.score for old in best if old.score > new.score and _replaces(new, old, evidence))
     return next(older, new.score)
@@ -192,11 +203,6 @@ def _replaces(new: Scored, old: Scored, evidence: Evidence) -> bool:
     return _is_newer(new.candidate, old.candidate, evidence) and (
         is_same or _changes(new.candidate, old.candidate, evidence)
     )
-
-
-def _stands_alone(candidate: Candidate) -> bool:
-    """Whether it is a note by itself, not a turn of a conversation."""
-    return not (candidate.has_session or candidate.speaker)
 
 
 def _is_newer(new: Candidate, old: Candidate, evidence: Evidence) -> bool:
@@ -249,7 +255,7 @@ def _counts_with_neighbours(candidate: Candidate, evidence: Evidence) -> dict[in
     before, after = candidate.previous, candidate.next
     counts = dict(known.get(candidate.id, _NO_COUNTS))
     factor = 1.0
-    if not (candidate.has_session or candidate.speaker):
+    if not candidate.is_turn:
         if not counts:
             return counts
         factor = LOOSE_FACTOR
@@ -304,8 +310,20 @@ def _best_values(counts: Mapping[int, float], length: int, terms: QueryTerms) ->
     return best
 
 
-def pass_to_answers(nearest: Mapping[int, float], candidates: Iterable[Candidate]) -> dict[int, float]:
-    """The similarities of the candidates, where a turn that is only a question gives its own to the answer after it."""
+def similarities(nearest: Mapping[int, float], candidates: Sequence[Candidate]) -> dict[int, float]:
+    """The cosines of the candidates: those of turns of a conversation rise with those of their neighbours."""
+    passed = _pass_to_answers(nearest, candidates)
+    found = dict(passed)
+    for turn in candidates:
+        around = max((passed.get(note, 0.0) for note in (*turn.previous[:1], *turn.next[:1])), default=0.0)
+        own = passed.get(turn.id, 0.0)
+        if turn.is_turn and around > own:
+            found[turn.id] = own + NEIGHBOUR_SIMILARITY * (around - own)
+    return found
+
+
+def _pass_to_answers(nearest: Mapping[int, float], candidates: Iterable[Candidate]) -> dict[int, float]:
+    """The cosines of the candidates, where a turn that is only a question gives its own to the answer after it."""
     known = {candidate.id: candidate for candidate in candidates}
     passed = {id_: cosine for id_, cosine in sorted(nearest.items()) if id_ in known}
     for id_ in list(passed):
@@ -326,7 +344,7 @@ def fuse(
     lexical = dict(ranked)
     found = (each for each in candidates if each.id in lexical or nearest.get(each.id, 0.0) >= MIN_COSINE)
     fused = [_fused_with(lexical.get(each.id, 0.0), each, nearest, evidence) for each in found]
-    return [Ranked(id_, score**CALIBRATION) for id_, score in _in_order(fused, evidence)]
+    return _in_order(fused, evidence)
 
 
 def _fused_with(lexical: float, candidate: Candidate, nearest: Mapping[int, float], evidence: Evidence) -> Scored:
@@ -341,7 +359,7 @@ def _cosine_of(candidate: Candidate, nearest: Mapping[int, float], evidence: Evi
 
 
 def _fused(lexical: float, cosine: float) -> float:
-    return lexical + (1 - lexical) * SEMANTIC_WEIGHT * _similarity(cosine)
+    return lexical + SEMANTIC_WEIGHT * _similarity(cosine) / (1 + lexical / LEXICAL_DOUBT)
 
 
 def _similarity(cosine: float) -> float:
@@ -370,10 +388,10 @@ def explain(
     """How a candidate's score came about: the passage that it fits best, the words of it that it has, and parts.
 
     The values of `parts` add up to the score: the note's own words, those of its neighbours, its having only one of
-    several words, the other passages of the query, its being only a question, its speaker, its time, the cap at 1, its
-    being newer than a note that it replaces, the semantic index, and the calibration with it. `lexical` is the score
-    that `rank` gave, `score` that of `fuse`, or the same without a model. With `now` it is the score of the ranking
-    "confidence", which has parts for recency and frequency.
+    several words, the other passages of the query, its being only a question, its speaker, its time, its being newer
+    than a note that it replaces, the semantic index, the cap at 1, and the calibration where the semantic index took
+    part. `lexical` is the score that `rank` gave, `score` that of `fuse`, or the same without a model. With `now` it is
+    the score of the ranking "confidence", which has parts for recency and frequency.
     """
     terms, length = evidence.terms, evidence.occurrences.lengths.get(candidate.id, 0)
     values = _best_values(evidence.occurrences.counts.get(candidate.id, _NO_COUNTS), length, terms)
@@ -394,15 +412,11 @@ def explain(
     )
     time = _time_score(candidate, evidence)
     parts["time"] = time + sum(parts.values()) * (TIME_FACTOR - 1) * bool(time)
-    parts["cap"] = min(1 - sum(parts.values()), 0.0)
-    parts["newer"] = lexical - sum(parts.values())
     parts["semantic"] = _fused(lexical, _cosine_of(candidate, nearest, evidence)) - lexical
-    if nearest:
-        fused = score ** (1 / CALIBRATION)
-        parts["newer"] += fused - sum(parts.values())
-        parts["calibration"] = score - fused
-    else:
-        parts["newer"] += score - sum(parts.values())
+    parts["newer"] = score - sum(parts.values())
+    parts["cap"] = min(1 - score, 0.0)
+    (limited,) = limit_scores([Ranked(candidate.id, score)], is_fused=bool(nearest))
+    parts["calibration"] = limited.score - sum(parts.values())
     if now is not None:
         parts["scale"] = -0.4 * sum(parts.values())
         parts |= {"recency": 0.2 * _recency(candidate, now), "frequency": 0.2 * _frequency(candidate)}

@@ -23,9 +23,10 @@ from scrubjay.recall.ranking import (
     SessionNeighbours,
     explain,
     fuse,
-    pass_to_answers,
+    limit_scores,
     rank,
     rank_by_confidence,
+    similarities,
 )
 from scrubjay.store import erasable
 from scrubjay.store.candidates import Candidates, Filters, weigh_terms
@@ -315,11 +316,11 @@ def recall(
     evidence = Evidence(terms, occurrences, speakers, {each.id for each in candidates if each.is_question})
     ranked = rank(candidates, evidence)
     lexical = dict(ranked)
-    cosines = pass_to_answers({ids[id_]: cosine for id_, cosine in nearest.items() if id_ in ids}, candidates)
+    cosines = similarities({ids[id_]: cosine for id_, cosine in nearest.items() if id_ in ids}, candidates)
     if cosines:
         ranked = fuse(ranked, cosines, candidates, evidence)
     fused = dict(ranked)
-    ranked = [each for each in ranked if each.score >= query.threshold]
+    ranked = [each for each in limit_scores(ranked, is_fused=bool(cosines)) if each.score >= query.threshold]
     if query.ranking == "confidence":
         ranked = rank_by_confidence(ranked, candidates, context.now)
     scores = dict(ranked[: query.limit])
@@ -352,10 +353,13 @@ def _read_candidates(
     rows = yield SlowQuery(
         _RANKED_COLUMNS.format(where=filters.where), (json.dumps(sorted(neighbours.notes)), *filters.params)
     )
-    candidates = [
-        Candidate(note, neighbours.previous(note), neighbours.next(note), _speaker_terms(speaker), *rest)
-        for _, note, speaker, *rest in rows
-    ]
+    spoken = {note for _, note, speaker, *_ in rows if speaker}
+    candidates = []
+    for _, note, speaker, updated_at, times, asks, is_change, has_session in rows:
+        before, after = neighbours.previous(note), neighbours.next(note)
+        is_turn = bool(has_session) or (note in spoken and not spoken.isdisjoint((*before[:1], *after[:1])))
+        said_by = _speaker_terms(speaker)
+        candidates.append(Candidate(note, before, after, said_by, updated_at, times, asks, is_change, is_turn))
     return candidates, {id_: number for id_, number, *_ in rows}
 
 
