@@ -66,6 +66,12 @@ def test_the_semantic_index_adds_to_a_lexical_score_and_never_takes_away():
     assert scores[3] == SEMANTIC_WEIGHT**CALIBRATION
 
 
+def test_the_semantic_index_adds_less_where_words_fit_well():
+    scores = fused({1: 0.1, 2: 0.6}, {1: 0.4, 2: 0.4})
+    weak, strong = scores[1] ** (1 / CALIBRATION) - 0.1, scores[2] ** (1 / CALIBRATION) - 0.6
+    assert weak > strong + 0.01 > 0.01
+
+
 def test_notes_that_fit_better_than_a_score_of_1_says_keep_their_order_with_a_model():
     assert list(fused({1: 1.6, 2: 1.3, 3: 1.1}, {1: 0.3, 2: 0.3, 3: 0.3})) == [1, 2, 3]
     assert set(fused({1: 1.6, 2: 1.3, 3: 1.1}, {1: 0.3, 2: 0.3, 3: 0.3}).values()) == {1.0}
