@@ -397,6 +397,8 @@ class Memory:
         :raises Conflict: if the value is not a list.
         :raises Unavailable: if the server is unreachable: this is never queued.
         """
+        if n is None:  # as in dict.pop(key, None)
+            raise InvalidInput("pop takes items from a list, and n is how many; to remove a key, use delete")
         command = commands.POP(self.namespace, check_key(key), check_count("n", n), bool(first))
         items: list[Any] = self._executor.run(command)
         return items

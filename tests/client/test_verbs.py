@@ -83,7 +83,7 @@ def test_pop_is_about_lists_only(memory):
     memory.set("user", {"name": "Sarah"})
     with pytest.raises(Conflict, match="not a list"):
         memory.pop("user")
-    with pytest.raises(InvalidInput, match="n is a whole number"):
+    with pytest.raises(InvalidInput, match="to remove a key, use delete"):
         memory.pop("user", None)
     assert memory["user"] == {"name": "Sarah"}
 
