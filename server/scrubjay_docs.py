@@ -28,6 +28,7 @@ GROUPS = {
     "lengths": "Lists and counters",
     "counters": "Lists and counters",
     "notes": "Notes",
+    "labels": "Notes",
     "conversations": "Conversations",
     "sessions": "Conversations",
     "search": "Search",

@@ -151,7 +151,7 @@ async def list_entries(
     return JsonResponse({"entries": [entry.to_json() for entry in found]})
 
 
-@routes.get("/v1/namespaces/{namespace}/notes/labels", name="labels", response_model=models.LabelsResult)
+@routes.get("/v1/namespaces/{namespace}/labels", name="labels", response_model=models.LabelsResult)
 async def list_labels(caller: Admitted, namespace: ReadableNamespace) -> Response:
     """The types, tags and sessions of the notes with the number of notes that have each, the most frequent first."""
     found = await caller.run(notes.list_labels(namespace))

@@ -40,7 +40,7 @@ export async function erasePerson(namespace, name, session = null) {
 async function find(namespace, name, session) {
   const isPerson = name !== NO_PERSON;
   const [keys, labels, mentions] = await Promise.all([
-    isPerson ? keysWith(namespace, name) : [], get(at(namespace, "notes", "labels")), isPerson ? mentionsOf(namespace, name) : [],
+    isPerson ? keysWith(namespace, name) : [], get(at(namespace, "labels")), isPerson ? mentionsOf(namespace, name) : [],
   ]);
   const notesOf = new Map(labels.sessions.map((each) => [each.label, each.notes]));
   const names = new Set([

@@ -22,7 +22,7 @@ export function notesView(context) {
   const changed = () => Promise.all([drawChoices(), draw(), recall.again()]);
   const choices = h("div.row", {});
   const drawChoices = () => attempt(async () => {
-    const labels = await get(at(namespace, "notes", "labels"), {}, { signal });
+    const labels = await get(at(namespace, "labels"), {}, { signal });
     if (choices.contains(document.activeElement)) return; // the person is choosing
     fill(choices, ["type", "tag", "session"].map((name) => choice(name, labels[`${name}s`], filters, () => Promise.all([draw(), recall.again()]))));
   });

@@ -80,7 +80,8 @@ def test_without_a_key_only_the_pages_that_show_nothing_stored_are_answered(guar
         for method in methods:
             if requests.request(method, url, json={}, timeout=60).status_code != 401:
                 answered.add((method, path))
-    assert answered == {("get", "/health"), ("get", "/ready")}
+    assert answered == {("get", "/health"), ("get", "/ready"), ("get", "/v1/sign-in")}
+    assert requests.get(f"{guarded.url}/v1/sign-in", timeout=60).json()["namespaces"] == []
     for page in ("/", "/docs"):
         shown = requests.get(guarded.url + page, timeout=60)
         assert shown.status_code == 200

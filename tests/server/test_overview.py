@@ -141,9 +141,9 @@ def test_labels_of_notes_are_those_of_a_namespace_that_the_key_may_see(service):
     key = service.issue("reader", "team").secret
     other = service.issue("other", "elsewhere").secret
     one = {"types": "fact", "tags": "drinks", "sessions": "bob"}
-    found = service.json("/v1/namespaces/team/notes/labels", X_API_Key=key)
+    found = service.json("/v1/namespaces/team/labels", X_API_Key=key)
     assert found == {name: [{"label": label, "notes": 1}] for name, label in one.items()}
-    assert service.json("/v1/namespaces/team/notes/labels", X_API_Key=other) == {name: [] for name in one}
+    assert service.json("/v1/namespaces/team/labels", X_API_Key=other) == {name: [] for name in one}
 
 
 @pytest.fixture
