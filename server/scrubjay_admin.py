@@ -1,4 +1,4 @@
-"""Routes that need an admin key: api keys, quotas, the audit, copies and erasure; and the export, which needs none."""
+"""Routes that need an admin key: api keys, quotas, the audit, copies, erasure; and the export, for any key."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import IO, Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 import scrubjay_engine
 import scrubjay_models as models
@@ -179,11 +180,11 @@ async def export_namespace(caller: Admitted, namespace: ReadableNamespace) -> Re
     if namespace == HIDDEN_NAMESPACE:
         raise NotFound("there is no such namespace, or this api key may not read it")
     # Into a file first: an error can still be answered, and a slow client does not keep a transaction open.
-    with _disk_errors(), contextlib.ExitStack() as undo:
-        file = undo.enter_context(tempfile.TemporaryFile(dir=store.folder))
+    with _disk_errors(), contextlib.ExitStack() as held:
+        held.enter_context(caller.resources.export_limit.hold(caller.client_id))
+        file = held.enter_context(tempfile.TemporaryFile(dir=store.folder))
         await store.run_in_thread(lambda opened: opened.run(export.export_namespace(namespace, file.write, is_whole)))
-        undo.pop_all()
-    return _file_response(file, NDJSON)
+        return FileStream(file, NDJSON, held.pop_all())
 
 
 @routes.post(
@@ -225,11 +226,12 @@ async def back_up(caller: Admitted) -> Response:
     with (
         _disk_errors(),
         tempfile.TemporaryDirectory(dir=store.folder, prefix=f".scrubjay-backup-{backup.owner()}-") as folder,
+        contextlib.ExitStack() as held,
     ):
         copy = Path(folder) / "copy"
         await store.run_in_thread(backup.back_up, copy, lambda *_: None)
-        file = copy.open("rb")
-    return _file_response(file, DATABASE)
+        file = held.enter_context(copy.open("rb"))
+        return FileStream(file, DATABASE, held.pop_all())
 
 
 @contextlib.contextmanager
@@ -241,14 +243,20 @@ def _disk_errors() -> Iterator[None]:
         raise Unavailable(f"the server has no room for a copy: {error.strerror}; free space on its disk") from error
 
 
-def _file_response(file: IO[bytes], media_type: str) -> Response:
-    """A response that streams an open file and closes it."""
+class FileStream(StreamingResponse):
+    """A response that streams an open file; when it ends, it closes what was held for it, such as the file."""
 
-    async def chunks() -> AsyncIterator[bytes]:
-        file.seek(0)
-        with file:
-            while chunk := await asyncio.to_thread(file.read, 2**18):
-                yield chunk
+    def __init__(self, file: IO[bytes], media_type: str, held: contextlib.ExitStack) -> None:
+        size = file.seek(0, os.SEEK_END)
+        super().__init__(_chunks_of(file), media_type=media_type, headers={"Content-Length": str(size)})
+        self._held = held
 
-    size = file.seek(0, os.SEEK_END)
-    return StreamingResponse(chunks(), media_type=media_type, headers={"Content-Length": str(size)})
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._held:
+            await super().__call__(scope, receive, send)
+
+
+async def _chunks_of(file: IO[bytes]) -> AsyncIterator[bytes]:
+    file.seek(0)
+    while chunk := await asyncio.to_thread(file.read, 2**18):
+        yield chunk

@@ -61,7 +61,7 @@ from scrubjay.validation import (
 )
 from scrubjay_activity import RequestCounter
 from scrubjay_auth import NEW_KEY, Authenticator, Quotas, headers_of
-from scrubjay_limits import MAX_BODY_BYTES, SMALL_BODY_BYTES, BodyLimit, WatchLimit
+from scrubjay_limits import MAX_BODY_BYTES, SMALL_BODY_BYTES, BodyLimit, ExportLimit, WatchLimit
 from scrubjay_models import NAME_PATTERN, ErrorResult
 from scrubjay_watch import AnyWatchers, RefusalLog
 
@@ -97,6 +97,7 @@ class Resources:
     refusals: RefusalLog
     watchers: AnyWatchers
     watch_limit: WatchLimit
+    export_limit: ExportLimit
     body_limit: BodyLimit
     parser: ThreadPoolExecutor
     """One thread: a parsed body takes many times its size in memory, and two threads would share one interpreter."""

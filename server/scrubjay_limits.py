@@ -71,6 +71,8 @@ OTHER_FILES = 100
 """Open files that are not connections: the database, its log, the listening socket."""
 CHECK_SECONDS = 1.0
 """Seconds between two checks of a connection's progress; a timer for each request would cost more."""
+MAX_EXPORTS = 2
+"""Exports that one client may have open. Not one: the next may be asked for before the last has ended here."""
 MAX_COUNTED_CLIENTS = 10_000
 """Clients whose requests a minute are counted; beyond that the least recent is forgotten."""
 
@@ -462,4 +464,16 @@ class WatchLimit(ConcurrencyLimit):
             f"this client has {self._most:,} watches open, which is the limit: close some, or raise it on the"
             " server: SCRUBJAY_MAX_WATCHES",
             retry_after=1,
+        )
+
+
+class ExportLimit(ConcurrencyLimit):
+    """A limit on one client's exports: the server's disk holds a copy of each until the client has read it."""
+
+    def __init__(self) -> None:
+        super().__init__(MAX_EXPORTS)
+
+    def _refusal(self) -> ScrubjayError:
+        return QuotaExceeded(
+            f"this client has {MAX_EXPORTS} exports running; wait for one to end and read it to its end", retry_after=1
         )

@@ -96,7 +96,7 @@ from scrubjay_http import (
     sends,
     write_response,
 )
-from scrubjay_limits import REQUEST_SHARE, BodyLimit, WatchLimit, send_at_once, share_of_connections
+from scrubjay_limits import REQUEST_SHARE, BodyLimit, ExportLimit, WatchLimit, send_at_once, share_of_connections
 from scrubjay_log import log_request
 from scrubjay_models import Label
 from scrubjay_signin import SignIns
@@ -853,6 +853,7 @@ async def _lifespan(app: Service) -> AsyncIterator[None]:
             RefusalLog(store),
             open_watchers(store),
             WatchLimit(math.ceil(settings.max_watches / workers)),
+            ExportLimit(),
             BodyLimit(),
             ThreadPoolExecutor(1, "scrubjay-parser"),
             SemanticIndex(file, settings.embedder) if settings.embedder else None,

@@ -733,3 +733,21 @@ def test_small_requests_are_answered_while_large_bodies_are_parsed(quick):
             answered += 1
         assert {each.result().status_code for each in sent} == {200}
     assert answered > 10 * len(sent), "they waited for the large ones"
+
+
+def test_a_client_cannot_fill_the_disk_with_exports_that_it_does_not_read(tmp_path):
+    key = issue_key(tmp_path / "db", "reader", "--read-only")
+    other = issue_key(tmp_path / "db", "other", "--read-only")
+    with Memory("ns", path=str(tmp_path / "db"), durability="fast") as memory:
+        memory.update({f"k{i}": "x" * 2**20 for i in range(12)})
+    with serving(tmp_path / "db") as server, contextlib.ExitStack() as sockets:
+        for _ in range(2):  # more than the sockets hold, so that the server waits for the client
+            unread = sockets.enter_context(connect(server))
+            unread.sendall(b"GET /v1/namespaces/ns/export HTTP/1.1\r\nHost: x\r\nX-API-Key: %b\r\n\r\n" % key.encode())
+            assert unread.recv(12) == b"HTTP/1.1 200"
+        url = f"{server.url}/v1/namespaces/ns/export"
+        refused = requests.get(url, headers={"X-API-Key": key}, timeout=60)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+        assert requests.get(url, headers={"X-API-Key": other}, timeout=60).text.endswith("}\n")
+        sockets.close()
+        eventually(lambda: requests.get(url, headers={"X-API-Key": key}, timeout=60).status_code == 200)
