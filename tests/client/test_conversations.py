@@ -446,3 +446,29 @@ def test_queued_messages_are_read_after_those_that_are_stored(tmp_path):
         assert said(copy.conversation(key="history")) == ["again"]
         assert copy.forget_session("history") == 1
         assert copy.pending() == []
+
+
+@pytest.mark.parametrize("options", [{}, {"after": 1}, {"search": "sent"}])
+def test_a_message_that_is_sent_while_a_conversation_is_read_is_in_it_once(tmp_path, monkeypatch, options):
+    message = {"id": "m", "role": "user", "content": "sent"}
+    with (
+        serving(tmp_path / "served.db") as server,
+        Memory("ns", url=server.url, outbox=tmp_path / "o.db") as memory,
+        Memory("ns", url=server.url, outbox=tmp_path / "other.db") as sender,
+    ):
+        memory.append("history", *({"role": "user", "content": f"sent {number}"} for number in range(3)))
+        memory.set_quota(writes_per_day=1)
+        copy = unattended_copy(memory)
+        copy.append("history", message)  # is queued
+        ask = copy._executor._ask
+
+        def ask_and_send(command):
+            answer = ask(command)
+            if sender.usage().writes_per_day:
+                sender.set_quota(writes_per_day=0)
+                sender.append("history", message)  # as the thread that sends queued writes does
+            return answer
+
+        monkeypatch.setattr(copy._executor, "_ask", ask_and_send)
+        expected = ["sent 0", "sent 1", "sent 2", "sent"]
+        assert said(copy.conversation(key="history", **options)) == expected[options.get("after", -1) + 1 :]

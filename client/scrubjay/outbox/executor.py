@@ -285,9 +285,11 @@ class OutboxExecutor(Executor):
             if key not in keys_written(queued):
                 return self._ask(command)  # type: ignore[no-any-return]
             is_known = overlaid(queued, key, UNKNOWN) is not UNKNOWN  # replaced or deleted by a queued write
-            stored = [] if is_known else self._ask(command)
-            last = [] if is_known else self._ask(CONVERSATION(command.namespace, key, limit, None, None, None))
-        seen = {message.id for message in last}
+            end = CONVERSATION(command.namespace, key, limit, None, None, None)
+            # The end first: a message that is sent between the two reads is then in the second, and not in neither.
+            last = [] if is_known else self._ask(end)
+            stored = last if is_known or command.arguments == end.arguments else self._ask(command)
+        seen = {message.id for message in (*last, *stored)}
         added = [
             message
             for message in messages_written(queued, key, last[-1].position + 1 if last else 0)
