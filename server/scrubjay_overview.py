@@ -36,7 +36,7 @@ from scrubjay_signin import is_secure, set_cookie, token_of
 
 MAX_POINTS = 1440
 """Points of a report of activity: the minutes of a day."""
-NOBODY: dict[str, Any] = {
+NOT_SIGNED_IN: dict[str, Any] = {
     "name": None,
     "namespaces": [],
     "read_only": True,
@@ -68,7 +68,7 @@ async def who(request: Request) -> Response:
     except Unauthenticated:
         if credentials(headers_of(request.scope))[0] is not None:
             raise
-        return JsonResponse(NOBODY)
+        return JsonResponse(NOT_SIGNED_IN)
     access = caller.access
     token = token_of(headers_of(caller.scope))
     signed_in = await caller.run(sign_ins.find(token)) if token and access is not EVERYTHING else None

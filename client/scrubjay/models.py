@@ -121,7 +121,7 @@ class Note(NamedTuple):
     """The number of the note that replaced it: it is kept, and no longer recalled."""
     score: float | None = None
     """How well it fits the query it was recalled for, from 0 to 1, on the same scale for every query: 1 is a short note
-    with every word of the query, 0.5 one with half of them; a semantic index alone gives at most 0.4."""
+    with every word of the query, 0.5 one with half of them; a semantic index alone gives at most 0.35."""
     explanation: dict[str, Any] | None = None
     """How the score came about, if `explain` was asked for: `parts` add up to the score, `words` are the words of
     `passage`, the part of the query that the note fits best, with what each adds."""

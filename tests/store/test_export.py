@@ -214,18 +214,21 @@ def test_an_import_obeys_the_storage_limit_and_counts_no_writes(open_driver, ful
     assert driver.run(notes.list_notes("small")) == []
 
 
-def test_a_note_that_expires_to_make_room_during_an_import_leaves_no_words(open_driver, tmp_path):
+@pytest.mark.parametrize("last", ["note", "item"])
+def test_a_note_that_expires_to_make_room_during_an_import_leaves_no_words(open_driver, tmp_path, last):
     now = [NOW]
     driver = open_driver(clock=lambda: now[0])
+    driver.run(items.set_item("ns", "the cellar's code", "4712"))
     driver.run(notes.remember("ns", NewNote.check("The garage code is 4711", ttl=60)))
     driver.run(notes.remember("ns", NewNote.check("The cellar code is 4712")))
-    path = exported(driver, tmp_path / "export")
+    head, item, garage, cellar, end = exported(driver, tmp_path / "export").read_text().splitlines()
     now[0] += 100
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[0]["max_bytes"] = max(len(line["content"]) for line in lines if line.get("kind") == "note") + 10
-    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-    driver.run(export.import_namespace("copy", path))
-    assert [note.content for note in driver.run(notes.list_notes("copy"))] == ["The cellar code is 4712"]
+    limited = head.replace('"max_bytes":null', '"max_bytes":33')
+    lines = [limited, garage, cellar if last == "note" else item, end.replace('"lines":5', '"lines":4')]
+    (tmp_path / "edited").write_text("\n".join(lines) + "\n")
+    moved, used = driver.run(export.import_namespace("copy", tmp_path / "edited"))
+    assert (moved.keys, moved.notes) == ((0, 2) if last == "note" else (1, 1))
+    assert used.keys + used.notes == 1, "the note of the garage has expired"
     assert driver.store.find_problems() == []
 
 

@@ -372,7 +372,7 @@ class _Import:
 
     def _store_entries(self, key: str) -> Statements[None]:
         size = self._entry_bytes + len(self._entries)  # a comma after each; _end_list corrects the last one
-        yield from charge(self._usage, size=size)
+        yield from self._charge(size)
         at = (self._usage.namespace, key)
         values = [self._context.cipher.encrypt(text, item_associated_data(*at)) for text in self._entries]
         yield ExecuteMany("append_list_row", [(*at, *at, value) for value in values])
@@ -388,7 +388,7 @@ class _Import:
         if self._length != fields["length"]:
             raise InvalidInput(f"the list before it should have {fields['length']} entries, and has {self._length}")
         brackets = 2 - bool(self._length)
-        yield from charge(self._usage, size=brackets)
+        yield from self._charge(brackets)
         at = (self._usage.namespace, key)
         yield "add_item_bytes", (self._list_bytes + brackets, *at)
         self._list = None
@@ -396,7 +396,7 @@ class _Import:
     def _add_item(self, fields: dict[str, Any], text: str | None, length: int | None, size: int) -> Statements[None]:
         key = check_key(fields.get("key"))
         size += byte_size(key)
-        yield from charge(self._usage, keys=1, size=size)
+        yield from self._charge(size, keys=1)
         version = self._version_offset + _count(fields, "version", least=1)
         at = (self._usage.namespace, key)
         value = None if text is None else self._context.cipher.encrypt(text, item_associated_data(*at))
@@ -424,14 +424,22 @@ class _Import:
             own_id=note.id,
             **dict(zip(("created_at", "updated_at", "expires_at"), _times(fields), strict=True)),  # type: ignore[arg-type]
         )
-        if self._usage.lacks_room(row.measured().bytes):
-            yield from self.end_notes()  # those that have expired are removed now, also from the index
+        yield from self._make_room(row.measured().bytes)
         terms = yield from insert_note(self._context, self._usage, row)
         if terms is None:
             raise InvalidInput("this note occurs twice: the same id, or the same content in the same session")
         self._notes += 1
         self._terms.append(terms)
         if len(self._terms) == PAGE_ROWS or len(note.content) > PAGE_BYTES // PAGE_ROWS:
+            yield from self.end_notes()
+
+    def _charge(self, size: int, keys: int = 0) -> Statements[None]:
+        yield from self._make_room(size)
+        yield from charge(self._usage, keys=keys, size=size)
+
+    def _make_room(self, size: int) -> Statements[None]:
+        """If there is no room, notes that have expired are removed next, also from the index: add them to it now."""
+        if self._usage.lacks_room(size):
             yield from self.end_notes()
 
     def end_notes(self) -> Statements[None]:

@@ -146,7 +146,7 @@ def restore(backup: Path, path: Path, progress: Progress) -> Restored:
 
 
 class Contents(NamedTuple):
-    """What a restore can bring back or remove without anybody noticing it."""
+    """What a restore can bring back or remove unnoticed."""
 
     namespaces: frozenset[str] = frozenset()
     """Those that hold something."""
