@@ -252,6 +252,43 @@ def test_clear_history_that_is_written_out_starts_an_empty_group_chat(kind):
     assert texts(group.memory.get("messages")) == ["one", "B 1", "two", "B 2"]
 
 
+@pytest.mark.parametrize(("is_visible", "after_true"), [(True, ["three"]), (False, ["one", "two", "three"])])
+def test_chats_continue_if_a_tracer_has_wrapped_initiate_chat_before(script, is_visible, after_true):
+    """Written out, True starts an empty chat only if the default can be told from it."""
+    code = """
+        import asyncio, functools, json, sys
+        from autogen import ConversableAgent
+
+        def trace(inner):
+            def traced(self, *args, **kwargs):
+                return inner(self, *args, **kwargs)
+            return functools.wraps(inner)(traced) if sys.argv[1] == "True" else traced
+
+        ConversableAgent.initiate_chat = trace(ConversableAgent.initiate_chat)
+        ConversableAgent.a_initiate_chat = trace(ConversableAgent.a_initiate_chat)
+
+        from adapters.models import quiet
+        from scrubjay import PersistentAgent
+
+        def talk(message, name, **options):
+            agent, person = quiet(PersistentAgent, name, default_auto_reply="ok"), quiet(ConversableAgent, "user")
+            options |= {"message": message, "max_turns": 1, "silent": True}
+            if name == "async":
+                asyncio.run(person.a_initiate_chat(agent, **options))
+            else:
+                person.initiate_chat(agent, **options)
+            return [line["content"] for line in agent.chat_messages[person]][::2]
+
+        found = []
+        for name in ("sync", "async"):
+            talk("one", name)
+            found += [talk("two", name), talk("three", name, clear_history=True)]
+        print(json.dumps(found))
+        """
+    found = json.loads(script(code, is_visible).splitlines()[-1])
+    assert found == [["one", "two"], after_true] * 2
+
+
 def test_an_agent_that_does_not_resume_starts_empty_and_saves():
     talk(user(), assistant(), "one")
     agent = assistant(resume=False)

@@ -299,6 +299,17 @@ def test_a_swarm_needs_a_memory_and_takes_what_a_group_chat_takes(contrib):
     assert type(agent) is ConversableAgent
 
 
+def test_an_agent_is_as_before_when_an_async_swarm_fails_or_never_starts(contrib):
+    chat = persist(contrib.a_initiate_swarm_chat, memory="desk")
+    agent = quiet(ConversableAgent, "agent")
+    before = set(vars(agent))
+    chat(agent, "one", [agent]).close()
+    assert (type(agent), set(vars(agent))) == (ConversableAgent, before)
+    with pytest.raises(ValueError, match="must be a list of ConversableAgents"):
+        asyncio.run(chat(agent, "one", ["not an agent"]))
+    assert (type(agent), set(vars(agent))) == (ConversableAgent, before)
+
+
 def test_a_swarm_that_is_not_persistent_is_as_autogen_makes_it(contrib):
     with serving_model(call_of("transfer", {}), "Which invoice?", "Paid.") as model:
         for message in ("one", "two"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import sqlite3
+from contextlib import closing
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -12,10 +14,10 @@ from hypothesis import strategies as st
 from harness import serving
 from scrubjay import InvalidInput, Memory
 from scrubjay.adapters import _records
-from scrubjay.adapters._records import Elsewhere, SavedMessages
+from scrubjay.adapters._records import Elsewhere, GroupMessages, SavedMessages
 from scrubjay.adapters._sessions import Session, State, join_names, namespace_of, quote_name
 from scrubjay.adapters._tools import UNREACHABLE, memory_tools
-from scrubjay.conversations import new_id, time_of
+from scrubjay.conversations import MESSAGES, new_id, time_of
 from scrubjay.validation import check_key, check_namespace
 
 
@@ -220,3 +222,18 @@ def test_while_the_memory_cannot_be_read_a_session_has_what_is_queued_for_it(tmp
     assert not state.is_complete
     assert SavedMessages(Session(later.memory, "other"), "with:a:b").rows == []
     assert "WITHOUT their stored history" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [SavedMessages, GroupMessages])
+def test_a_record_starts_empty_while_neither_the_memory_nor_the_queue_can_be_read(tmp_path, kind, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    session = Session(Memory("agent", url=url, outbox=tmp_path / "outbox.db"), "s")
+    with session.transaction() as t:
+        kind(session, MESSAGES).sync(t, [{"role": "user", "content": "one"}])
+    assert len(kind(session, MESSAGES).rows) == 1
+    with closing(sqlite3.connect(tmp_path / "outbox.db", isolation_level=None)) as damaging:
+        damaging.execute("ALTER TABLE writes RENAME TO damaged")
+    record = kind(session, MESSAGES)
+    assert record.rows == []
+    assert not record.is_complete

@@ -15,7 +15,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -327,9 +327,11 @@ class SavedMessages:
         return stored is not None and self._merge(stored)
 
     def _load_queued(self) -> None:
-        """Start with the messages that are queued on this machine, while the stored ones cannot be read."""
-        self.rows = self.__class__(self._session.queued(), self.key).rows
-        self._known = {id(row.message): row for row in self.rows}
+        """Start with the messages that are queued on this machine, or with none if those cannot be read either."""
+        queued = copy(self)
+        queued._session = self._session.queued()
+        queued._load(FIRST_MESSAGES)
+        self.rows, self._known = queued.rows, queued._known
 
     def _reload(self) -> bool:
         """Read all of the record again, and drop rows that are no longer stored."""

@@ -11,8 +11,9 @@ Read from the source of pyautogen 0.2.35 and 0.9 and of autogen 0.14.1, and test
 
 from __future__ import annotations
 
+import inspect
 from enum import Enum
-from types import FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from autogen import ConversableAgent, GroupChat, GroupChatManager
@@ -49,12 +50,17 @@ def find_caller(frame: FrameType) -> tuple[Caller, Any]:
 
 
 def _is_started_outside(frame: FrameType | None) -> bool:
-    """Whether code outside AutoGen has called the method that starts the chat, whose `_prepare_chat` is this frame."""
+    """Whether code outside AutoGen has called the method that starts the chat, whose `_prepare_chat` is this frame.
+
+    False as well if the default of that method could not be marked, because any True may be the default then.
+    """
+    is_marked = False
     while frame is not None and not is_outside(frame):
         if frame.f_code.co_name not in _STARTING:
             return False
+        is_marked = is_marked or frame.f_code in _marked
         frame = frame.f_back
-    return True
+    return is_marked
 
 
 class _Default(int):
@@ -64,19 +70,28 @@ class _Default(int):
         return "True"
 
 
-def _mark_default(function: Any) -> None:
-    """Put a _Default in place of the default of `clear_history`, which is the same True that users write."""
+_marked: set[CodeType] = set()
+"""The code of methods whose default of `clear_history` is not the True that users write."""
+
+
+def _mark_default(method: Any) -> None:
+    """Put a _Default in place of the default of `clear_history`, in the function that a tracer may have wrapped."""
+    function = inspect.unwrap(method)
+    if not isinstance(function, FunctionType):
+        return
     code = function.__code__
     names = code.co_varnames[: code.co_argcount]
     defaults = list(function.__defaults__ or ())
     at = names.index("clear_history") - len(names) if "clear_history" in names else 0
-    if -len(defaults) <= at < 0 and defaults[at] is True:
-        defaults[at] = _Default(True)
-        function.__defaults__ = tuple(defaults)
+    if -len(defaults) <= at < 0:
+        if defaults[at] is True:
+            defaults[at] = _Default(True)
+            function.__defaults__ = tuple(defaults)
+        _marked.add(code)
 
 
-for _function in (ConversableAgent.initiate_chat, ConversableAgent.a_initiate_chat):
-    _mark_default(_function)
+for _method in (ConversableAgent.initiate_chat, ConversableAgent.a_initiate_chat):
+    _mark_default(_method)
 
 
 def is_autogen(frame: FrameType) -> bool:

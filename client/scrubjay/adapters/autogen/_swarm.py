@@ -8,7 +8,8 @@ of that name until then, and there the chat is made persistent, as that of a pat
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, update_wrapper
 from typing import Any, NamedTuple
 
@@ -83,6 +84,18 @@ class PersistentSwarm(PersistentMixin):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; the chat that it makes goes on with what is stored."""
         given = self._signature.bind(*args, **kwargs).arguments
+        if inspect.iscoroutinefunction(self._function):
+            return self._run_async(given, args, kwargs)
+        with self._waiting(given):
+            return self._function(*args, **kwargs)
+
+    async def _run_async(self, given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._waiting(given):  # from the await on, in which errors are raised
+            return await self._function(*args, **kwargs)
+
+    @contextmanager
+    def _waiting(self, given: dict[str, Any]) -> Iterator[None]:
+        """Let the initial agent wait for its manager, until it is told or the block fails."""
         agent: Any = given["initial_agent"]
         own: Any = type(agent)
 
@@ -94,7 +107,7 @@ class PersistentSwarm(PersistentMixin):
             agent.__class__ = _waiting_class(own)
         vars(agent)[_WAITING] = when_linked
         try:
-            return self._function(*args, **kwargs)
+            yield
         except BaseException:
             _stop_waiting(agent)
             raise
