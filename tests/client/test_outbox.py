@@ -11,6 +11,7 @@ import logging
 import os
 import pickle
 import re
+import shlex
 import signal
 import socket
 import sqlite3
@@ -29,9 +30,11 @@ from hypothesis import strategies as st
 from harness import DAY, Server, clean_environment, eventually, free_port, fresh_name, serving
 from scrubjay import AsyncMemory, Conflict, Forbidden, InvalidInput, Memory, QuotaExceeded, Unauthenticated, Unavailable
 from scrubjay.cli import main
+from scrubjay.commands import SET
 from scrubjay.memory import unattended_copy
 from scrubjay.outbox import queue
 from scrubjay.outbox import sender as sender_module
+from scrubjay.outbox.queue import QueueFile, Target
 from scrubjay.outbox.sender import Pause, Sender
 from scrubjay.settings import memory_settings
 from scrubjay.store import api_keys
@@ -160,7 +163,11 @@ def test_everything_waits_for_a_server_that_is_not_there_yet(tmp_path, caplog):
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert str(memory_settings().outbox) in caplog.records[0].getMessage()
     url = f"--url http://127.0.0.1:{port}"
-    for command in ("`scrubjay pending`", f"`scrubjay flush {url}`", f"`scrubjay pending --drop {url} --yes`"):
+    for command in (
+        "`scrubjay pending`",
+        f"`scrubjay flush {url}`",
+        f"`scrubjay pending --drop {url} --yes` deletes all",
+    ):
         assert command in caplog.records[0].getMessage()
 
 
@@ -494,7 +501,7 @@ def test_what_can_never_succeed_is_set_aside_and_said(between, server, remote, c
     assert len(errors) == 1
     assert "'text'" in errors[0]
     assert "is not a list" in errors[0]
-    assert "`scrubjay pending --drop-refused` deletes it" in errors[0]
+    assert "`scrubjay pending --drop-refused` deletes it and all others that were refused" in errors[0]
     assert main(["pending", "--all"]) == 0
     assert "refused: " in capsys.readouterr().out
     between.mode = "refuse"
@@ -721,7 +728,7 @@ def test_pending_tells_each_reason_once_and_how_much_waits_where(capsys):
         "    one  30 writes, the oldest 0s ago",
         "    two  1 write, the oldest 0s ago",
         f"  to send them: scrubjay flush --url {url}",
-        f"  to delete them: scrubjay pending --drop --url {url} --yes",
+        f"to delete all writes for {url} (31): scrubjay pending --drop --url {url} --yes",
     ]
     assert main(["pending", "--all"]) == 0
     listed = capsys.readouterr().out.splitlines()
@@ -761,11 +768,34 @@ def test_pending_says_which_writes_wait_for_another_key_and_its_commands_end_the
     assert [line["other_key"] for line in lines] == [False, True]
     assert main(["pending", "--all"]) == 0
     assert [" for another api key: " in line for line in capsys.readouterr().out.splitlines()] == [False, True]
-    (drop,) = set(re.findall(r"to delete them: scrubjay (.*)", told))
+    (drop,) = re.findall(rf"^to delete all writes for {url} \(2\): scrubjay (.*)", told, re.MULTILINE)
     assert main(drop.split()) == 0
     capsys.readouterr()
     assert main(["pending"]) == 0
     assert capsys.readouterr().err == "no writes are queued\n"
+
+
+def test_the_commands_that_pending_prints_delete_as_many_writes_as_it_says(capsys):
+    url = "http://127.0.0.1:9"
+    with closing(QueueFile(Path(memory_settings().outbox), Target.of(url, None))) as file:
+        for namespace, reason in (("junk", "no such quota"), ("precious", "cannot reach"), ("a b", "is not a list")):
+            file.add(SET(namespace, "k", "1", None, None), namespace, reason)
+        file.mark_refused(file.everything()[file.target][-1].id, "is not a list")
+
+        def commands(*flags: str) -> list[tuple[str, str]]:
+            assert main(["pending", *flags]) == 0
+            return re.findall(r"to delete (.*): scrubjay (.*)", capsys.readouterr().out)
+
+        assert commands() == [
+            (f"all refused writes for {url} (1)", f"pending --drop-refused --url {url}"),
+            (f"all writes for {url} (3)", f"pending --drop --url {url} --yes"),
+        ]
+        for namespace in ("junk", "a b"):
+            ((_, command),) = commands("--namespace", namespace)
+            assert main(shlex.split(command)) == 0
+            capsys.readouterr()
+            assert namespace not in {each.namespace for each in file.summaries()}
+        assert commands() == [(f"all writes for {url} (1)", f"pending --drop --url {url} --yes")]
 
 
 QUEUE_AND_EXIT = """

@@ -40,6 +40,7 @@ def pending(arguments: argparse.Namespace) -> int:
             _print_summaries_json(summaries)
         else:
             _print_summaries(summaries)
+            _print_deletions(summaries, arguments.namespace)
         if summaries and arguments.drop_refused:
             file.drop(**chosen, only_refused=True)
         elif summaries and arguments.drop:
@@ -55,7 +56,7 @@ def _drop(file: QueueFile, chosen: dict[str, str | None], count: int, *, confirm
 
 
 def _print_summaries(summaries: Sequence[Summary]) -> None:
-    """Each reason once, with the namespaces that it holds up and the commands that end it."""
+    """Each reason once, with the namespaces that it holds up and the command that sends their writes."""
     api_key = memory_settings().api_key
     by_reason: dict[tuple[Target, bool, str], list[Summary]] = {}
     for each in summaries:
@@ -67,10 +68,22 @@ def _print_summaries(summaries: Sequence[Summary]) -> None:
         print(f"{'refused by' if is_refused else 'queued for'} {target.location}{with_other}: {reason} ({tried} ago)")
         for each in group:
             print(f"    {each.namespace}  {pluralize(each.writes, 'write')}, the oldest {_age(each.age)} ago")
-        url = f"--url {shlex.quote(target.location)}"
-        flags = f"{'--refused ' * is_refused}{'--other-keys ' * is_other}{url}"
+        flags = f"{'--refused ' * is_refused}{'--other-keys ' * is_other}--url {shlex.quote(target.location)}"
         print(f"  to send them{' with the key of now' * is_other}: scrubjay flush {flags}")
-        print(f"  to delete them: scrubjay pending {f'--drop-refused {url}' if is_refused else f'--drop {url} --yes'}")
+
+
+def _print_deletions(summaries: Sequence[Summary], namespace: str | None) -> None:
+    """The commands that delete, once for each server: they delete whatever the reason and the api key."""
+    for location in dict.fromkeys(each.target.location for each in summaries):
+        group = [each for each in summaries if each.target.location == location]
+        count, refused = sum(each.writes for each in group), sum(each.writes for each in group if each.is_refused)
+        chosen, whose = f"--url {shlex.quote(location)}", f"for {location}"
+        if namespace:
+            chosen, whose = f"{chosen} --namespace {shlex.quote(namespace)}", f"to {namespace} {whose}"
+        if refused:
+            print(f"to delete all refused writes {whose} ({refused:,}): scrubjay pending --drop-refused {chosen}")
+        if refused < count:
+            print(f"to delete all writes {whose} ({count:,}): scrubjay pending --drop {chosen} --yes")
 
 
 def _is_of_other_key(target: Target, api_key: str | None) -> bool:
