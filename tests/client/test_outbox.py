@@ -775,6 +775,32 @@ def test_pending_says_which_writes_wait_for_another_key_and_its_commands_end_the
     assert capsys.readouterr().err == "no writes are queued\n"
 
 
+def test_a_key_in_the_url_of_the_environment_is_the_key_of_the_printed_commands(between, capsys, monkeypatch):
+    with_key = between.url.replace("//", "//sj_0123456789abcdef@")
+    monkeypatch.setenv("SCRUBJAY_URL", with_key)
+    between.mode = "refuse"
+    with Memory(fresh_name()) as memory:
+        memory.set("k", 1)
+        assert main(["pending"]) == 0
+        told = capsys.readouterr().out
+        assert "another api key" not in told
+        assert f"to send them: scrubjay flush --url {between.url}\n" in told
+        assert main(["flush", "--timeout", "0", "--json"]) == 1
+        told, errors = capsys.readouterr()
+        assert json.loads(told) == {"failed": [between.url], "made_with_other_keys": 0}
+        assert "sj_" not in errors
+        between.mode = "pass"
+        assert main(["flush", "--url", between.url]) == 0
+        assert memory.pending() == []
+    elsewhere = f"http://127.0.0.1:{free_port()}"
+    with Memory("ns", url=elsewhere.replace("//", "//sj_0123456789abcdef@")) as memory:
+        memory.set("k", 1)
+    assert main(["pending"]) == 0
+    assert f"queued for {elsewhere} with another api key" in capsys.readouterr().out, "no key is sent elsewhere"
+    monkeypatch.setenv("SCRUBJAY_URL", "http://[mistyped")
+    assert main(["pending"]) == 0
+
+
 def test_the_commands_that_pending_prints_delete_as_many_writes_as_it_says(capsys):
     url = "http://127.0.0.1:9"
     with closing(QueueFile(Path(memory_settings().outbox), Target.of(url, None))) as file:

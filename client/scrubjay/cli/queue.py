@@ -16,7 +16,7 @@ from scrubjay.cli.parser import SERVER, Commands
 from scrubjay.errors import InvalidInput, ScrubjayError, pluralize
 from scrubjay.memory import open_executor
 from scrubjay.models import iso
-from scrubjay.settings import is_database, memory_settings
+from scrubjay.settings import Settings, is_database, memory_settings
 
 if TYPE_CHECKING:
     from scrubjay.outbox.queue import QueueFile, Summary, Target
@@ -57,13 +57,13 @@ def _drop(file: QueueFile, chosen: dict[str, str | None], count: int, *, confirm
 
 def _print_summaries(summaries: Sequence[Summary]) -> None:
     """Each reason once, with the namespaces that it holds up and the command that sends their writes."""
-    api_key = memory_settings().api_key
+    settings = memory_settings()
     by_reason: dict[tuple[Target, bool, str], list[Summary]] = {}
     for each in summaries:
         by_reason.setdefault((each.target, each.is_refused, each.reason), []).append(each)
     for (target, is_refused, reason), group in by_reason.items():
-        is_other = _is_of_other_key(target, api_key)
-        with_other = " with another api key than SCRUBJAY_API_KEY" if is_other else ""
+        is_other = _is_of_other_key(target, settings)
+        with_other = " with another api key than SCRUBJAY_API_KEY or SCRUBJAY_URL has" if is_other else ""
         tried = _age(min(each.seconds_since_tried for each in group))
         print(f"{'refused by' if is_refused else 'queued for'} {target.location}{with_other}: {reason} ({tried} ago)")
         for each in group:
@@ -86,13 +86,25 @@ def _print_deletions(summaries: Sequence[Summary], namespace: str | None) -> Non
             print(f"to delete all writes {whose} ({count:,}): scrubjay pending --drop {chosen} --yes")
 
 
-def _is_of_other_key(target: Target, api_key: str | None) -> bool:
+def _is_of_other_key(target: Target, settings: Settings) -> bool:
     """Whether writes wait for an api key that is not the one of this environment, and so are not sent with it."""
-    return target != _target(target.location, api_key)
+    return target != _target(_with_credentials(target.location, settings.url), settings.api_key)
+
+
+def _with_credentials(location: str, url: str | None) -> str:
+    """The URL of the environment, which may have an api key in it, if it is the one of this location."""
+    from scrubjay.transport import is_server, split_credentials  # noqa: PLC0415 - only these commands need it
+
+    if url and is_server(url) and is_server(location):
+        with contextlib.suppress(InvalidInput):  # a mistyped URL must not hide what is queued for others
+            shown, credentials = split_credentials(location)
+            if credentials is None and split_credentials(url)[0] == shown:
+                return url
+    return location
 
 
 def _print_summaries_json(summaries: Sequence[Summary]) -> None:
-    api_key = memory_settings().api_key
+    settings = memory_settings()
     for each in summaries:
         fields = {
             "server": each.target.location,
@@ -100,7 +112,7 @@ def _print_summaries_json(summaries: Sequence[Summary]) -> None:
             "writes": each.writes,
             "oldest_seconds": round(each.age),
             "refused": each.is_refused,
-            "other_key": _is_of_other_key(each.target, api_key),
+            "other_key": _is_of_other_key(each.target, settings),
             "tried_seconds": round(each.seconds_since_tried),
             "reason": each.reason,
         }
@@ -108,9 +120,9 @@ def _print_summaries_json(summaries: Sequence[Summary]) -> None:
 
 
 def _print_writes(file: QueueFile, chosen: dict[str, str | None], arguments: argparse.Namespace) -> None:
-    api_key = memory_settings().api_key
+    settings = memory_settings()
     for target, writes in file.everything(**chosen).items():
-        location, other = target.location, " for another api key" * _is_of_other_key(target, api_key)
+        location, other = target.location, " for another api key" * _is_of_other_key(target, settings)
         for write in writes:
             if arguments.drop_refused and not write.is_refused:
                 continue
@@ -135,16 +147,21 @@ def _age(seconds: float) -> str:
 
 def flush(arguments: argparse.Namespace) -> int:
     settings = memory_settings(url=arguments.url)
-    if arguments.other_keys and not settings.url:
+    url = settings.url and _with_credentials(settings.url, memory_settings().url)
+    if arguments.other_keys and not url:
         raise InvalidInput("--other-keys is for one server: give --url, or set SCRUBJAY_URL")
     with open_queue() as file:
         summaries = file.summaries()
-    if not settings.url and not summaries:
+    if not url and not summaries:
         note("no writes are queued")
-    targets = [(settings.url, settings.api_key)] if settings.url else _targets(summaries, settings.api_key)
+    targets = [(url, settings.api_key)] if url else _targets(summaries, settings.api_key)
     with Report(arguments) as report:
-        failed = [location for location, api_key in targets if not _flush(location, api_key, arguments, report)]
-        left = _report_other_keys(targets, settings.url)
+        failed = [
+            _target(location, None).location
+            for location, api_key in targets
+            if not _flush(location, api_key, arguments, report)
+        ]
+        left = _report_other_keys(targets, url)
         report(failed=failed, made_with_other_keys=left)
     return 1 if failed or left else 0
 
