@@ -557,12 +557,15 @@ def test_what_waits_is_erased_even_if_the_server_cannot_be_reached(between, ther
 
 def test_erasing_in_a_file_tells_of_what_waits_for_a_server_and_leaves_it(tmp_path, capsys):
     url = f"http://127.0.0.1:{free_port()}"
-    with Memory("ns", url=url) as memory, Memory("ns", path=tmp_path / "db") as local:
+    with Memory("my ns", url=url) as memory, Memory("my ns", path=tmp_path / "db") as local:
         memory.set("k", 1)
         local.set("k", 1)
-        assert main(["erase", "ns", "--yes", "--path", str(tmp_path / "db")]) == 0
-        assert f"scrubjay pending --drop --url {url} --namespace ns" in capsys.readouterr().err
+        assert main(["erase", "my ns", "--yes", "--path", str(tmp_path / "db")]) == 0
+        told = capsys.readouterr().err
+        assert f"scrubjay pending --drop --url {url} --namespace 'my ns' --yes\n" in told
         assert len(memory.pending()) == 1
+        assert main(shlex.split(told.rpartition(": scrubjay ")[2])) == 0, "as printed"
+        assert memory.pending() == []
 
 
 def test_what_waits_for_a_mistyped_server_can_be_dropped(capsys):

@@ -249,7 +249,8 @@ def _report_other_keys(targets: Sequence[tuple[str, str | None]], url: str | Non
     for location, count in left.items():
         fail(
             f"{pluralize(count, 'write')} more for {location}, made with another api key, cannot be sent: set"
-            f" SCRUBJAY_API_KEY to that key, or send them with this one: scrubjay flush --other-keys --url {location}"
+            " SCRUBJAY_API_KEY to that key, or send them with this one: scrubjay flush --other-keys --url"
+            f" {shlex.quote(location)}"
         )
     return left.total()
 
