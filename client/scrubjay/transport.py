@@ -118,13 +118,13 @@ def _split(url: str) -> SplitResult:
     except ValueError:  # unclosed brackets, a port that is not a number, an invalid host name
         pass
     raise InvalidInput(
-        f"the url {repr_short(_without_credentials(url))} is not the URL of a server; write it as http://127.0.0.1:8787"
+        f"the url {repr_short(without_credentials(url))} is not the URL of a server; write it as http://127.0.0.1:8787"
     )
 
 
-def _without_credentials(url: str) -> str:
-    """A URL that is not valid, without what may be a password."""
-    return re.sub(r"(?<=//)[^/]*@|^[^/@]*@", "", url)
+def without_credentials(url: str) -> str:
+    """A URL as it may be shown, valid or not: without what may be an api key or a password."""
+    return url if url.startswith(SOCKET_SCHEME) else re.sub(r"(?<=//)[^/]*@|^[^/@]*@", "", url)
 
 
 def split_credentials(url: str) -> tuple[str, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
@@ -211,6 +212,17 @@ def test_open_shows_the_address_of_a_server_that_answers(scrubjay, server, monke
     ended = scrubjay("open", "--url", "http://127.0.0.1:9")
     assert (ended.returncode, opened) == (3, [server.url])
     assert "start it with: scrubjay serve --port 9\n" in ended.stderr
+
+
+def test_no_command_prints_the_api_key_in_a_url(scrubjay, server, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    for command, flags in itertools.product(("status", "open", "doctor"), ((), ("--json",))):
+        for url in (server.url, "http://127.0.0.1:9", "http://127.0.0.1:wrong"):
+            ended = scrubjay(command, *flags, SCRUBJAY_URL=url.replace("//", "//sj_secret@"))
+            assert url in ended.stdout + ended.stderr
+            assert "sj_secret" not in ended.stdout + ended.stderr
+    assert opened == [server.url.replace("//", "//sj_secret@")] * 2, "as it was given"
 
 
 def test_the_demo_remembers_what_the_killed_process_stored(scrubjay, tmp_path):

@@ -11,6 +11,7 @@ import logging
 import os
 import pickle
 import re
+import shlex
 import signal
 import socket
 import sqlite3
@@ -29,9 +30,11 @@ from hypothesis import strategies as st
 from harness import DAY, Server, clean_environment, eventually, free_port, fresh_name, serving
 from scrubjay import AsyncMemory, Conflict, Forbidden, InvalidInput, Memory, QuotaExceeded, Unauthenticated, Unavailable
 from scrubjay.cli import main
+from scrubjay.commands import SET
 from scrubjay.memory import unattended_copy
 from scrubjay.outbox import queue
 from scrubjay.outbox import sender as sender_module
+from scrubjay.outbox.queue import QueueFile, Target
 from scrubjay.outbox.sender import Pause, Sender
 from scrubjay.settings import memory_settings
 from scrubjay.store import api_keys
@@ -160,7 +163,11 @@ def test_everything_waits_for_a_server_that_is_not_there_yet(tmp_path, caplog):
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert str(memory_settings().outbox) in caplog.records[0].getMessage()
     url = f"--url http://127.0.0.1:{port}"
-    for command in ("`scrubjay pending`", f"`scrubjay flush {url}`", f"`scrubjay pending --drop {url} --yes`"):
+    for command in (
+        "`scrubjay pending`",
+        f"`scrubjay flush {url}`",
+        f"`scrubjay pending --drop {url} --yes` deletes all",
+    ):
         assert command in caplog.records[0].getMessage()
 
 
@@ -494,7 +501,7 @@ def test_what_can_never_succeed_is_set_aside_and_said(between, server, remote, c
     assert len(errors) == 1
     assert "'text'" in errors[0]
     assert "is not a list" in errors[0]
-    assert "`scrubjay pending --drop-refused` deletes it" in errors[0]
+    assert "`scrubjay pending --drop-refused` deletes it and all others that were refused" in errors[0]
     assert main(["pending", "--all"]) == 0
     assert "refused: " in capsys.readouterr().out
     between.mode = "refuse"
@@ -550,12 +557,15 @@ def test_what_waits_is_erased_even_if_the_server_cannot_be_reached(between, ther
 
 def test_erasing_in_a_file_tells_of_what_waits_for_a_server_and_leaves_it(tmp_path, capsys):
     url = f"http://127.0.0.1:{free_port()}"
-    with Memory("ns", url=url) as memory, Memory("ns", path=tmp_path / "db") as local:
+    with Memory("my ns", url=url) as memory, Memory("my ns", path=tmp_path / "db") as local:
         memory.set("k", 1)
         local.set("k", 1)
-        assert main(["erase", "ns", "--yes", "--path", str(tmp_path / "db")]) == 0
-        assert f"scrubjay pending --drop --url {url} --namespace ns" in capsys.readouterr().err
+        assert main(["erase", "my ns", "--yes", "--path", str(tmp_path / "db")]) == 0
+        told = capsys.readouterr().err
+        assert f"scrubjay pending --drop --url {url} --namespace 'my ns' --yes\n" in told
         assert len(memory.pending()) == 1
+        assert main(shlex.split(told.rpartition(": scrubjay ")[2])) == 0, "as printed"
+        assert memory.pending() == []
 
 
 def test_what_waits_for_a_mistyped_server_can_be_dropped(capsys):
@@ -721,7 +731,7 @@ def test_pending_tells_each_reason_once_and_how_much_waits_where(capsys):
         "    one  30 writes, the oldest 0s ago",
         "    two  1 write, the oldest 0s ago",
         f"  to send them: scrubjay flush --url {url}",
-        f"  to delete them: scrubjay pending --drop --url {url} --yes",
+        f"to delete all writes for {url} (31): scrubjay pending --drop --url {url} --yes",
     ]
     assert main(["pending", "--all"]) == 0
     listed = capsys.readouterr().out.splitlines()
@@ -734,15 +744,12 @@ def test_pending_has_the_reason_of_the_last_attempt_for_every_write(between, rem
     for i in range(3):
         remote.append("l", i)
     between.mode = 503
-    with pytest.raises(Unavailable):
-        remote.flush(0.2)
-    reasons = {write.reason for write in remote.pending()}
-    assert len(reasons) == 1
-    assert "cannot reach" not in reasons.pop()
-    assert main(["pending"]) == 0
-    assert "cannot reach" not in capsys.readouterr().out
-    assert main(["pending", "--all"]) == 0
-    assert "cannot reach" not in capsys.readouterr().out
+    eventually(lambda: "answered (503)" in remote.pending()[0].reason)
+    assert ["answered (503)" in write.reason for write in remote.pending()] == [True] * 3
+    for flags, times in (([], 1), (["--all"], 3)):
+        assert main(["pending", *flags]) == 0
+        told = capsys.readouterr().out
+        assert (told.count("answered (503)"), told.count("did not answer")) == (times, 0)
 
 
 def test_pending_says_which_writes_wait_for_another_key_and_its_commands_end_them(server, capsys, monkeypatch):
@@ -761,11 +768,60 @@ def test_pending_says_which_writes_wait_for_another_key_and_its_commands_end_the
     assert [line["other_key"] for line in lines] == [False, True]
     assert main(["pending", "--all"]) == 0
     assert [" for another api key: " in line for line in capsys.readouterr().out.splitlines()] == [False, True]
-    (drop,) = set(re.findall(r"to delete them: scrubjay (.*)", told))
+    (drop,) = re.findall(rf"^to delete all writes for {url} \(2\): scrubjay (.*)", told, re.MULTILINE)
     assert main(drop.split()) == 0
     capsys.readouterr()
     assert main(["pending"]) == 0
     assert capsys.readouterr().err == "no writes are queued\n"
+
+
+def test_a_key_in_the_url_of_the_environment_is_the_key_of_the_printed_commands(between, capsys, monkeypatch):
+    with_key = between.url.replace("//", "//sj_0123456789abcdef@")
+    monkeypatch.setenv("SCRUBJAY_URL", with_key)
+    between.mode = "refuse"
+    with Memory(fresh_name()) as memory:
+        memory.set("k", 1)
+        assert main(["pending"]) == 0
+        told = capsys.readouterr().out
+        assert "another api key" not in told
+        assert f"to send them: scrubjay flush --url {between.url}\n" in told
+        assert main(["flush", "--timeout", "0", "--json"]) == 1
+        told, errors = capsys.readouterr()
+        assert json.loads(told) == {"failed": [between.url], "made_with_other_keys": 0}
+        assert "sj_" not in errors
+        between.mode = "pass"
+        assert main(["flush", "--url", between.url]) == 0
+        assert memory.pending() == []
+    elsewhere = f"http://127.0.0.1:{free_port()}"
+    with Memory("ns", url=elsewhere.replace("//", "//sj_0123456789abcdef@")) as memory:
+        memory.set("k", 1)
+    assert main(["pending"]) == 0
+    assert f"queued for {elsewhere} with another api key" in capsys.readouterr().out, "no key is sent elsewhere"
+    monkeypatch.setenv("SCRUBJAY_URL", "http://[mistyped")
+    assert main(["pending"]) == 0
+
+
+def test_the_commands_that_pending_prints_delete_as_many_writes_as_it_says(capsys):
+    url = "http://127.0.0.1:9"
+    with closing(QueueFile(Path(memory_settings().outbox), Target.of(url, None))) as file:
+        for namespace, reason in (("junk", "no such quota"), ("precious", "cannot reach"), ("a b", "is not a list")):
+            file.add(SET(namespace, "k", "1", None, None), namespace, reason)
+        file.mark_refused(file.everything()[file.target][-1].id, "is not a list")
+
+        def commands(*flags: str) -> list[tuple[str, str]]:
+            assert main(["pending", *flags]) == 0
+            return re.findall(r"to delete (.*): scrubjay (.*)", capsys.readouterr().out)
+
+        assert commands() == [
+            (f"all refused writes for {url} (1)", f"pending --drop-refused --url {url}"),
+            (f"all writes for {url} (3)", f"pending --drop --url {url} --yes"),
+        ]
+        for namespace in ("junk", "a b"):
+            ((_, command),) = commands("--namespace", namespace)
+            assert main(shlex.split(command)) == 0
+            capsys.readouterr()
+            assert namespace not in {each.namespace for each in file.summaries()}
+        assert commands() == [(f"all writes for {url} (1)", f"pending --drop --url {url} --yes")]
 
 
 QUEUE_AND_EXIT = """

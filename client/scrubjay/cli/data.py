@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import shlex
 import shutil
 import sys
 import tempfile
@@ -350,7 +351,7 @@ def _report_queued(namespace: str) -> None:
     for server in dict.fromkeys(each.target.location for each in summaries):
         note(
             f"scrubjay: writes to {namespace!r} are queued for {server} in {file.path} and are not erased:"
-            f" scrubjay pending --drop --url {server} --namespace {namespace}"
+            f" scrubjay pending --drop --url {shlex.quote(server)} --namespace {shlex.quote(namespace)} --yes"
         )
 
 

@@ -99,9 +99,10 @@ def _check_missing_file(path: Path, report: Report) -> int:
 
 def _check_server(settings: Settings, report: Report) -> int:
     from scrubjay.http import HttpExecutor  # noqa: PLC0415 - only with a server
-    from scrubjay.transport import split_credentials  # noqa: PLC0415
+    from scrubjay.transport import split_credentials, without_credentials  # noqa: PLC0415
 
-    report(f"server   {settings.url}", server=settings.url)
+    shown = without_credentials(str(settings.url))
+    report(f"server   {shown}", server=shown)
     try:
         version = HttpExecutor(settings).health()
     except ScrubjayError as error:

@@ -16,7 +16,7 @@ from scrubjay.cli.parser import SERVER, Commands
 from scrubjay.errors import InvalidInput, ScrubjayError, pluralize
 from scrubjay.memory import open_executor
 from scrubjay.models import iso
-from scrubjay.settings import is_database, memory_settings
+from scrubjay.settings import Settings, is_database, memory_settings
 
 if TYPE_CHECKING:
     from scrubjay.outbox.queue import QueueFile, Summary, Target
@@ -40,6 +40,7 @@ def pending(arguments: argparse.Namespace) -> int:
             _print_summaries_json(summaries)
         else:
             _print_summaries(summaries)
+            _print_deletions(summaries, arguments.namespace)
         if summaries and arguments.drop_refused:
             file.drop(**chosen, only_refused=True)
         elif summaries and arguments.drop:
@@ -55,31 +56,55 @@ def _drop(file: QueueFile, chosen: dict[str, str | None], count: int, *, confirm
 
 
 def _print_summaries(summaries: Sequence[Summary]) -> None:
-    """Each reason once, with the namespaces that it holds up and the commands that end it."""
-    api_key = memory_settings().api_key
+    """Each reason once, with the namespaces that it holds up and the command that sends their writes."""
+    settings = memory_settings()
     by_reason: dict[tuple[Target, bool, str], list[Summary]] = {}
     for each in summaries:
         by_reason.setdefault((each.target, each.is_refused, each.reason), []).append(each)
     for (target, is_refused, reason), group in by_reason.items():
-        is_other = _is_of_other_key(target, api_key)
-        with_other = " with another api key than SCRUBJAY_API_KEY" if is_other else ""
+        is_other = _is_of_other_key(target, settings)
+        with_other = " with another api key than SCRUBJAY_API_KEY or SCRUBJAY_URL has" if is_other else ""
         tried = _age(min(each.seconds_since_tried for each in group))
         print(f"{'refused by' if is_refused else 'queued for'} {target.location}{with_other}: {reason} ({tried} ago)")
         for each in group:
             print(f"    {each.namespace}  {pluralize(each.writes, 'write')}, the oldest {_age(each.age)} ago")
-        url = f"--url {shlex.quote(target.location)}"
-        flags = f"{'--refused ' * is_refused}{'--other-keys ' * is_other}{url}"
+        flags = f"{'--refused ' * is_refused}{'--other-keys ' * is_other}--url {shlex.quote(target.location)}"
         print(f"  to send them{' with the key of now' * is_other}: scrubjay flush {flags}")
-        print(f"  to delete them: scrubjay pending {f'--drop-refused {url}' if is_refused else f'--drop {url} --yes'}")
 
 
-def _is_of_other_key(target: Target, api_key: str | None) -> bool:
+def _print_deletions(summaries: Sequence[Summary], namespace: str | None) -> None:
+    """The commands that delete, once for each server: they delete whatever the reason and the api key."""
+    for location in dict.fromkeys(each.target.location for each in summaries):
+        group = [each for each in summaries if each.target.location == location]
+        count, refused = sum(each.writes for each in group), sum(each.writes for each in group if each.is_refused)
+        chosen, whose = f"--url {shlex.quote(location)}", f"for {location}"
+        if namespace:
+            chosen, whose = f"{chosen} --namespace {shlex.quote(namespace)}", f"to {namespace} {whose}"
+        if refused:
+            print(f"to delete all refused writes {whose} ({refused:,}): scrubjay pending --drop-refused {chosen}")
+        if refused < count:
+            print(f"to delete all writes {whose} ({count:,}): scrubjay pending --drop {chosen} --yes")
+
+
+def _is_of_other_key(target: Target, settings: Settings) -> bool:
     """Whether writes wait for an api key that is not the one of this environment, and so are not sent with it."""
-    return target != _target(target.location, api_key)
+    return target != _target(_with_credentials(target.location, settings.url), settings.api_key)
+
+
+def _with_credentials(location: str, url: str | None) -> str:
+    """The URL of the environment, which may have an api key in it, if it is the one of this location."""
+    from scrubjay.transport import is_server, split_credentials  # noqa: PLC0415 - only these commands need it
+
+    if url and is_server(url) and is_server(location):
+        with contextlib.suppress(InvalidInput):  # a mistyped URL must not hide what is queued for others
+            shown, credentials = split_credentials(location)
+            if credentials is None and split_credentials(url)[0] == shown:
+                return url
+    return location
 
 
 def _print_summaries_json(summaries: Sequence[Summary]) -> None:
-    api_key = memory_settings().api_key
+    settings = memory_settings()
     for each in summaries:
         fields = {
             "server": each.target.location,
@@ -87,7 +112,7 @@ def _print_summaries_json(summaries: Sequence[Summary]) -> None:
             "writes": each.writes,
             "oldest_seconds": round(each.age),
             "refused": each.is_refused,
-            "other_key": _is_of_other_key(each.target, api_key),
+            "other_key": _is_of_other_key(each.target, settings),
             "tried_seconds": round(each.seconds_since_tried),
             "reason": each.reason,
         }
@@ -95,9 +120,9 @@ def _print_summaries_json(summaries: Sequence[Summary]) -> None:
 
 
 def _print_writes(file: QueueFile, chosen: dict[str, str | None], arguments: argparse.Namespace) -> None:
-    api_key = memory_settings().api_key
+    settings = memory_settings()
     for target, writes in file.everything(**chosen).items():
-        location, other = target.location, " for another api key" * _is_of_other_key(target, api_key)
+        location, other = target.location, " for another api key" * _is_of_other_key(target, settings)
         for write in writes:
             if arguments.drop_refused and not write.is_refused:
                 continue
@@ -122,16 +147,21 @@ def _age(seconds: float) -> str:
 
 def flush(arguments: argparse.Namespace) -> int:
     settings = memory_settings(url=arguments.url)
-    if arguments.other_keys and not settings.url:
+    url = settings.url and _with_credentials(settings.url, memory_settings().url)
+    if arguments.other_keys and not url:
         raise InvalidInput("--other-keys is for one server: give --url, or set SCRUBJAY_URL")
     with open_queue() as file:
         summaries = file.summaries()
-    if not settings.url and not summaries:
+    if not url and not summaries:
         note("no writes are queued")
-    targets = [(settings.url, settings.api_key)] if settings.url else _targets(summaries, settings.api_key)
+    targets = [(url, settings.api_key)] if url else _targets(summaries, settings.api_key)
     with Report(arguments) as report:
-        failed = [location for location, api_key in targets if not _flush(location, api_key, arguments, report)]
-        left = _report_other_keys(targets, settings.url)
+        failed = [
+            _target(location, None).location
+            for location, api_key in targets
+            if not _flush(location, api_key, arguments, report)
+        ]
+        left = _report_other_keys(targets, url)
         report(failed=failed, made_with_other_keys=left)
     return 1 if failed or left else 0
 
@@ -219,7 +249,8 @@ def _report_other_keys(targets: Sequence[tuple[str, str | None]], url: str | Non
     for location, count in left.items():
         fail(
             f"{pluralize(count, 'write')} more for {location}, made with another api key, cannot be sent: set"
-            f" SCRUBJAY_API_KEY to that key, or send them with this one: scrubjay flush --other-keys --url {location}"
+            " SCRUBJAY_API_KEY to that key, or send them with this one: scrubjay flush --other-keys --url"
+            f" {shlex.quote(location)}"
         )
     return left.total()
 

@@ -79,7 +79,9 @@ def _count(settings: Settings) -> Totals:
 
 def _report_server(settings: Settings, report: Report) -> bool:
     """Print whether a server answers; returns it, too."""
-    url = server_url(settings)
+    from scrubjay.transport import without_credentials  # noqa: PLC0415 - only these commands need it
+
+    url = without_credentials(server_url(settings))
     try:
         version = _check_server(settings)
     except Unavailable as error:
@@ -104,17 +106,18 @@ def _report_queue(report: Report) -> None:
 
 
 def open_(arguments: argparse.Namespace) -> int:
+    from scrubjay.transport import start_hint, without_credentials  # noqa: PLC0415 - only these commands need it
+
     settings = settings_of(arguments)
     url = server_url(settings)
+    shown = without_credentials(url)
     try:
         _check_server(settings)
     except Unavailable as error:
-        from scrubjay.transport import start_hint  # noqa: PLC0415 - only if it fails
-
-        raise Unavailable(f"no server answers at {url}; {start_hint(url)}") from error
+        raise Unavailable(f"no server answers at {shown}; {start_hint(shown)}") from error
     with Report(arguments) as report:
-        report(url, url=url)
-        webbrowser.open(url)
+        report(shown, url=shown)
+        webbrowser.open(url)  # as it was given: the server or a proxy before it may ask for its user name
     return 0
 
 

@@ -101,7 +101,7 @@ class Sender(ForkSafe):
         url = f"--url {shlex.quote(self.location)}"
         return (
             f"`scrubjay pending` lists queued writes, `scrubjay flush {url}` sends them, `scrubjay pending --drop {url}"
-            " --yes` deletes them"
+            " --yes` deletes all of them, of every namespace"
         )
 
     # ------------------------------------------------------------ queueing
@@ -354,7 +354,7 @@ class Sender(ForkSafe):
         log.error(
             "a write to %s is refused for good: %s %r in %r: %s. It is kept in %s and not sent again: `scrubjay pending"
             " --all` shows it, `scrubjay flush --refused` sends it once more, `scrubjay pending --drop-refused` deletes"
-            " it",
+            " it and all others that were refused",
             self.location, command.verb.name, command.key, command.namespace, error, self.path,
         )  # fmt: skip
 
