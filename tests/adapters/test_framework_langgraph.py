@@ -94,6 +94,17 @@ def test_a_value_larger_than_one_call_is_split(home, monkeypatch):
     assert Memory("langgraph").keys() == []
 
 
+def test_a_long_error_that_a_short_one_replaces_leaves_nothing(home, monkeypatch):
+    monkeypatch.setattr(_large, "PART_CHARS", 1000)
+    monkeypatch.setattr(_large, "CALL_BYTES", 3000)
+    saver = ScrubjaySaver()
+    place = {"configurable": {"thread_id": "sarah", "checkpoint_ns": "", "checkpoint_id": "1"}}
+    saver.put_writes(place, [("__error__", "x" * 5000)], "task")
+    assert Memory("langgraph").keys("part/")
+    saver.put_writes(place, [("__error__", "x")], "task")
+    assert len(Memory("langgraph").keys()) == 1
+
+
 def test_a_turn_takes_few_writes(home):
     memory = Memory("langgraph")
     make_graph(checkpointer=ScrubjaySaver(memory)).invoke({"log": ["hi"], "document": ""}, THREAD)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness import eventually, fresh_name
@@ -72,12 +74,62 @@ def test_rows_that_fit_into_one_call_together_have_no_parts(small, memory):
     assert len(memory.keys("part/")) == 7
 
 
-def test_rows_are_stored_under_their_versions_or_not_at_all(small, memory):
-    save_rows(memory, {"a": {"data": "x" * 100}}, {"a": 0})
+def test_rows_that_must_be_new_are_stored_with_the_others_or_not_at_all(small, memory):
+    save_rows(memory, {"a": {"data": "x" * 100}}, new=["a"])
+    save_rows(memory, {"c": {"data": "z" * 100}})
     with pytest.raises(Conflict):
-        save_rows(memory, {"a": {"data": "y" * 100}, "b": {"n": 1}}, {"a": 0})
-    assert load_text(memory, "a") == "x" * 100
+        save_rows(memory, {"a": {"data": "y" * 100}, "b": {"n": 1}, "c": {"data": "short"}}, new=["a"])
+    assert (load_text(memory, "a"), load_text(memory, "c")) == ("x" * 100, "z" * 100)
     assert "b" not in memory
+
+
+SHORT, LONG = {"data": "x" * 5}, {"data": "x" * 100}
+
+
+@settings(max_examples=20)
+@example([{"a": LONG}, {"a": SHORT}])
+@example([{"a": LONG}, {"a": None}])
+@example([{"a": LONG}, {"a": SHORT, "b": LONG}])
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.sampled_from([SHORT, LONG, None]), min_size=1), max_size=4))
+def test_rows_that_are_replaced_or_deleted_leave_no_parts(small, memory, saves):
+    place = fresh_name()
+    stored: dict[str, str] = {}
+    for rows in saves:
+        save_rows(memory, {f"{place}/{key}": row for key, row in rows.items()})
+        stored |= {key: row and row["data"] for key, row in rows.items()}
+        assert {key: load_text(memory, f"{place}/{key}") for key in stored} == stored
+        wanted = sum(row.get("parts", 0) for row in memory.values(f"{place}/"))
+        assert [part.expires_at for part in memory.scan(f"part/{place}/")] == [None] * wanted
+
+
+@pytest.mark.parametrize("lengths", [(100, 100), (100, 5), (5, 100)])
+def test_of_two_writers_at_once_the_last_one_replaces_the_parts_of_the_other(small, tmp_path, monkeypatch, lengths):
+    barrier = threading.Barrier(2)
+    write_parts = _large._write_parts
+
+    def write_parts_together(*args):
+        written = write_parts(*args)
+        barrier.wait(60)
+        return written
+
+    monkeypatch.setattr(_large, "_write_parts", write_parts_together)
+    texts = [letter * length for letter, length in zip("xy", lengths, strict=True)]
+    with (
+        ThreadPoolExecutor() as pool,
+        Memory("ns", path=tmp_path / "db", strict=True) as one,
+        Memory("ns", path=tmp_path / "db", strict=True) as other,
+    ):
+        list(pool.map(lambda memory, text: save_rows(memory, {"a": {"data": text}}), (one, other), texts))
+        assert load_text(one, "a") in texts
+        assert len(one.keys("part/")) == one["a"].get("parts", 0)
+
+
+def test_new_rows_that_fit_into_one_call_take_one_call(memory, monkeypatch):
+    calls = []
+    run = memory._executor.run
+    monkeypatch.setattr(memory._executor, "run", lambda command: calls.append(command.verb.name) or run(command))
+    save_rows(memory, {"a": {"data": "x"}, "b": {"n": 1}}, new=["b"])
+    assert calls == ["update"]
 
 
 def test_a_save_that_takes_longer_than_its_parts_live_is_refused(small, memory, monkeypatch):

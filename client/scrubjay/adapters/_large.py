@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from scrubjay.errors import Conflict, NotFound
 from scrubjay.exact_json import byte_size, encode
 from scrubjay.memory import Memory
+from scrubjay.models import Item
 
 CALL_BYTES = 12 * 2**20
 """Bytes of texts that the call writes which stores the rows; the rest of the 16 MiB is for what is beside them."""
@@ -26,22 +27,20 @@ PARTS = "part/"
 Row = Mapping[str, Any]
 
 
-def save_rows(memory: Memory, rows: Mapping[str, Any], if_versions: Mapping[str, int] | None = None) -> None:
-    """Store rows, all of them or none; the text in a row's field `data` may have any length.
+def save_rows(memory: Memory, rows: Mapping[str, Any], new: Collection[str] = ()) -> None:
+    """Store rows in place of what is there, all or none; the text in a row's field `data` may have any length.
 
     What is too long for one call is written first, in parts under keys that no other text has, with an expiry. The call
-    that stores the rows also removes the expiry. So a process that is killed before has changed nothing, and what it
-    leaves behind expires.
+    that stores the rows also removes the expiry, and deletes the parts of the rows that are replaced. So a process that
+    is killed before has changed nothing, and what it leaves behind expires.
+
+    The first call expects that no row is there: then there is nothing to read.
 
     :param rows: by key; None deletes a key.
-    :param if_versions: as in `update`.
-    :raises Conflict: if a version is another one, or the save took longer than UNFINISHED_SECONDS.
+    :param new: those of the keys that must not exist.
+    :raises Conflict: if one of `new` exists, or the save took longer than UNFINISHED_SECONDS.
     """
-    shortened, parts = _split(rows)
-    if parts:
-        for key, old in memory.get_many([key for key in rows if shortened[key] is not rows[key]]).items():
-            shortened |= _without_parts(key, old)
-    _finish(memory, shortened, if_versions or {}, _write_parts(memory, parts))
+    _replace(memory, rows, lambda: dict.fromkeys(rows), new=new)
 
 
 def save_text(
@@ -51,23 +50,12 @@ def save_text(
     fields: Row,
     beside: Callable[[Row | None], Mapping[str, Any]] = lambda _: {},
 ) -> None:
-    """Store a text with a few fields, and rows beside it, in place of what is there, as `save_rows` does.
+    """Store a text with a few fields, and rows beside it, as `save_rows` does, but expect that there is one already.
 
     :param beside: given the row that is replaced, returns more keys and values for the same write.
     """
-    shortened, parts = _split({key: {**fields, "data": text}})
-    written = _write_parts(memory, parts)
-    before = memory.item(key)
-    while True:
-        old = before.value if before else None
-        rows = {**_without_parts(key, old), **beside(old), **shortened}
-        try:
-            return _finish(memory, rows, {key: before.version if before else 0}, written)
-        except Conflict:
-            latest = memory.item(key)
-            if latest == before:  # the save took too long
-                raise
-            before = latest  # another writer was faster, and its text is replaced
+    rows = {key: {**fields, "data": text}}
+    _replace(memory, rows, lambda: {key: memory.item(key)}, lambda old: beside(old[key]))
 
 
 def load_text(memory: Memory, key: str, row: Row | None = None) -> str | None:
@@ -110,12 +98,36 @@ def _part_names(key: str, row: Row) -> list[str]:
     return [f"{parts_prefix(key)}{row['token']}/{number:04}" for number in range(row["parts"])]
 
 
+def _replace(
+    memory: Memory,
+    rows: Mapping[str, Any],
+    expected: Callable[[], dict[str, Item | None]],
+    beside: Callable[[Mapping[str, Row | None]], Mapping[str, Any]] = lambda _: {},
+    new: Collection[str] = (),
+) -> None:
+    """Store rows in place of the expected ones, or of those that are there in fact."""
+    shortened, parts = _split(rows)
+    written = _write_parts(memory, parts)
+    before = expected()
+    while True:
+        old = {key: item.value if item else None for key, item in before.items()}
+        removed = {name: None for key, row in old.items() for name in _without_parts(key, row)}
+        versions = {key: item.version if item else 0 for key, item in before.items()}
+        try:
+            return _finish(memory, {**removed, **beside(old), **shortened}, versions, written)
+        except Conflict:
+            latest = {key: None if key in new else memory.item(key) for key in rows}
+            if latest == before:  # one of `new` exists, or the save took too long
+                raise
+            before = latest  # another row is there, or another writer was faster: that is replaced
+
+
 def _finish(
     memory: Memory, rows: Mapping[str, Any], if_versions: Mapping[str, int], parts: Mapping[str, int | None]
 ) -> None:
     """Store rows in one call, with which their parts stay."""
     if not parts:
-        return memory.update(rows, if_versions=if_versions or None)
+        return memory.update(rows, if_versions=if_versions)
     written = {name: version for name, version in parts.items() if version is not None}
     with memory.transaction() as transaction:
         transaction.update(rows, if_versions={**if_versions, **written})

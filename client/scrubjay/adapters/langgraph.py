@@ -228,7 +228,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
             target = replaced if index < 0 else rows
             target[key] = {**beside, **_encoded(self.serde.dumps_typed(value))}
         try:
-            save_rows(self._memory, {**replaced, **rows}, dict.fromkeys(rows, 0))
+            save_rows(self._memory, {**replaced, **rows}, new=rows)
         except Conflict:  # some of them are stored already, and stay
             known = self._memory.get_many(rows)
             save_rows(self._memory, {**replaced, **{key: row for key, row in rows.items() if key not in known}})
