@@ -14,6 +14,7 @@ import pytest
 
 from harness import clean_environment, fresh_name, run_text, serving
 from scrubjay.cli import parser
+from scrubjay import Memory
 from scrubjay.commands import DELETE
 from scrubjay.outbox.queue import QueueFile, Target
 
@@ -144,6 +145,16 @@ def test_doctor_tells_when_the_server_does_not_answer(tmp_path):
     )  # fmt: skip
     assert ended.returncode == 1
     assert re.search(r"PROBLEM +cannot reach http://127.0.0.1:9", ended.stdout)
+
+
+def test_doctor_counts_queued_writes_although_the_server_does_not_answer(tmp_path):
+    outbox = str(tmp_path / "outbox")
+    with Memory("ns", url="http://127.0.0.1:9", outbox=outbox, timeout=1) as memory:
+        memory.set("k", 1)
+    ended = run_text("doctor", SCRUBJAY_URL="http://127.0.0.1:9", SCRUBJAY_OUTBOX=outbox)
+    assert ended.returncode == 1
+    assert "cannot reach" in ended.stdout
+    assert "1 write for it not sent" in ended.stdout
 
 
 def test_doctor_checks_what_the_user_uses(server, tmp_path):

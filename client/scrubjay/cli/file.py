@@ -103,17 +103,19 @@ def _check_server(settings: Settings, report: Report) -> int:
 
     shown = without_credentials(str(settings.url))
     report(f"server   {shown}", server=shown)
+    problems = []
     try:
         version = HttpExecutor(settings).health()
     except ScrubjayError as error:
-        return _report_problems(report, str(error))
-    report(f"ok       answers, version {version}", server_version=version)
-    report("         its data is checked on its machine: scrubjay doctor --path FILE")
+        problems.append(str(error))
+    else:
+        report(f"ok       answers, version {version}", server_version=version)
+        report("         its data is checked on its machine: scrubjay doctor --path FILE")
     with open_queue() as file:
         summaries = file.summaries(location=settings.url and split_credentials(settings.url)[0])
     if count := sum(each.writes for each in summaries):
-        return _report_problems(report, f"{pluralize(count, 'write')} for it not sent; to see why: scrubjay pending")
-    return 0
+        problems.append(f"{pluralize(count, 'write')} for it not sent; to see why: scrubjay pending")
+    return _report_problems(report, *problems)
 
 
 def compact(arguments: argparse.Namespace) -> int:
