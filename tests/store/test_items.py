@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from harness import SyncDriver, work_of
 from scrubjay.store import items, lists, overview
+from scrubjay.store.operation import LONG_WRITE, operation
 from scrubjay.store.sqlite.store import SqliteStore
 
 
@@ -27,6 +28,25 @@ def test_the_last_page_of_keys_costs_no_more_than_the_first(store, prefix):
         store.run(items.update_items("ns", {f"k{n:05}": "1" for n in range(start, start + 1000)}))
     first, last = (work_of(store.path, items.list_keys("ns", prefix, after, 50)) for after in ("", "k04900"))
     assert last < 2 * first
+
+
+@operation("update", LONG_WRITE)
+def update_and_record(context, statements, *arguments):
+    steps = items.update_items(*arguments).start(context)
+    answer = None
+    while True:
+        try:
+            statements.append(steps.send(answer))
+        except StopIteration as end:
+            return end.value
+        answer = yield statements[-1]
+
+
+def test_a_key_whose_version_is_expected_is_read_once(store):
+    for version in (0, 1):
+        statements = []
+        store.run(update_and_record(statements, "ns", {"a": "1", "b": "1"}, {"a": version, "c": 0}))
+        assert [params[1] for name, params in statements if name == "find_item"] == ["a", "c", "b"]
 
 
 keys = st.text(st.sampled_from("ab\ud7ff\ue000\U0010ffff"), min_size=1, max_size=3)
@@ -55,7 +75,7 @@ def test_a_large_value_is_not_read_by_operations_on_other_keys(tmp_path, holder)
             store.run(lists.append_items("ns", f"{name}-list", ["1", "2"]))
         large = items.set_item("ns", "b", text) if holder == "value" else lists.append_items("ns", "b", [text])
         store.run(large)
-    for operation in (
+    for each in (
         items.read_text("ns", "a"),
         items.read_text("ns", "c"),
         items.set_item("ns", "a", "2"),
@@ -69,8 +89,8 @@ def test_a_large_value_is_not_read_by_operations_on_other_keys(tmp_path, holder)
     ):
         with _opened(tmp_path) as store:
             before = _bytes_read()
-            store.run(operation)
-            assert _bytes_read() - before < len(LARGE) // 4, operation.verb
+            store.run(each)
+            assert _bytes_read() - before < len(LARGE) // 4, each.verb
 
 
 def _opened(folder: Path) -> closing[SqliteStore]:

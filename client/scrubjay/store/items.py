@@ -235,11 +235,13 @@ def update_items(
     """
     usage = yield from open_namespace(context, namespace)
     usage.charge(writes=int(any(text is not None for text in texts.values())))
+    found: dict[str, CurrentItem | None] = {}
     for key, version in (if_versions or {}).items():
-        _expect_version(key, (yield from _find_live(context, usage, key)), version)
+        found[key] = yield from _find_live(context, usage, key)
+        _expect_version(key, found[key], version)
     expires_at = expiry_of(context.now, ttl)
     for key, text in sorted(texts.items(), key=lambda pair: pair[1] is not None):  # deletes first: they make room
-        current = yield from _find_live(context, usage, key)
+        current = found[key] if key in found else (yield from _find_live(context, usage, key))
         if text is not None:
             yield from _write(context, usage, key, text, current, expires_at, verb="set")
         elif current:
