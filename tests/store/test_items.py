@@ -90,7 +90,7 @@ def test_a_large_value_is_not_read_by_operations_on_other_keys(tmp_path, holder)
         with _opened(tmp_path) as store:
             before = _bytes_read()
             store.run(each)
-            assert _bytes_read() - before < len(LARGE) // 4, operation.verb
+            assert _bytes_read() - before < len(LARGE) // 4, each.verb
 
 
 def _opened(folder: Path) -> closing[SqliteStore]:
