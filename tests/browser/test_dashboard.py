@@ -341,6 +341,34 @@ def test_one_person_is_erased_with_what_has_the_name_and_what_remains_is_shown(p
     expect(page.locator(".message.found .bubble")).to_have_text("Bob told me")
 
 
+def test_a_name_is_found_as_whole_words_in_every_script(page, open_server):
+    page.goto(open_server.url)
+    found = [
+        ("user:bob", "BOB"),
+        ("Bobさんは元気です", "bob"),
+        ("王伟住在奥斯陆", "王伟"),
+        ("田中さんはオスロに住んでいます", "田中"),
+        ("エリーはオスロに", "エリー"),
+        ("สมชายอยู่ที่ออสโล", "สมชาย"),
+        ("Jose\u0301 lives in Oslo", "José"),
+        ("José lives in Oslo", "jose\u0301"),
+        ("राम ओस्लो में", "राम"),
+        ("user:42", "user 42"),
+    ]
+    missed = [
+        ("bobby", "bob"),
+        ("रामा ओस्लो में", "राम"),
+        ("Jose\u0301", "Jose"),
+        ("王芳", "王伟"),
+        ("user:421", "user 42"),
+    ]
+    has_word = (
+        "async (pairs) => pairs.map(((dom) => (pair) => dom.hasWord(...pair))(await import('/dashboard/dom.js')))"
+    )
+    assert page.evaluate(has_word, found) == [True] * len(found)
+    assert page.evaluate(has_word, missed) == [False] * len(missed)
+
+
 def test_an_open_chat_ends_where_the_window_does_and_leaves_the_page_where_it_is(page, open_server, memory):
     memory.append("session:sarah:messages", *({"role": "user", "content": f"line {i}"} for i in range(150)))
     for size in (DESKTOP, PHONE):
