@@ -3,7 +3,7 @@
 import { at, get, send } from "./api.js";
 import { cut, h, hasWord, label, plural, visible } from "./dom.js";
 import { confirmDeletion, dialog, toast } from "./ui.js";
-import { placeOf } from "./namespace.js";
+import { placeOf, sessionOf, unquoted } from "./namespace.js";
 
 const NOTES_PAGE = 500;
 const MOST_PAGES = 20; // pages of notes that are looked through for a name
@@ -44,13 +44,14 @@ async function find(namespace, name, session) {
   ]);
   const notesOf = new Map(labels.sessions.map((each) => [each.label, each.notes]));
   const names = new Set([
-    ...(session === null ? [] : [session]), ...keys.map((each) => sessionOf(each)).filter((each) => each !== null && hasWord(each, name)),
+    ...(session === null ? [] : [session]), ...keys.map(sessionWith).filter((each) => each !== null && hasWord(each, name)),
     ...(isPerson ? [...notesOf.keys()].filter((each) => hasWord(each, name)) : []),
   ]);
-  const sessions = (await Promise.all([...names].map((each) => sessionChoice(namespace, each, notesOf.get(each) ?? 0, session === each))))
+  const withKeys = new Set(keys.filter((each) => isOfSession(each.key)).map((each) => sessionOf(each.key)));
+  const sessions = (await Promise.all([...names].map((each) => sessionChoice(namespace, each, notesOf.get(each) ?? 0, session === each, withKeys.has(each)))))
     .filter(Boolean);
   const taken = new Set(sessions.flatMap((each) => each.keys)), erased = new Set(sessions.map((each) => each.session));
-  const isFree = (key) => !taken.has(key) && !erased.has(sessionOf({ key, length: null }));
+  const isFree = (key) => !taken.has(key) && !(isOfSession(key) && erased.has(sessionOf(key)));
   const { notes, isCut } = isPerson ? await notesWith(namespace, name, erased) : { notes: [], isCut: false };
   return {
     sessions, notes, isCut,
@@ -65,25 +66,20 @@ async function find(namespace, name, session) {
 async function keysWith(namespace, name) {
   const [first = name] = name.match(/[\p{L}\p{N}]+/gu) ?? [];
   const { entries } = await get(at(namespace, "entries"), { search: first, limit: 10_000 });
-  return entries.filter((each) => hasWord(decoded(each.key), name));
+  return entries.filter((each) => hasWord(unquoted(each.key), name));
 }
 
-/** The session that a key belongs to; a list of its own may be a conversation with the name of its key. */
-function sessionOf({ key, length }) {
-  const [, quoted] = /^session:([^:]*):/.exec(key) ?? [];
-  if (quoted !== undefined) return decoded(quoted);
-  return length === null || /^with:|^state:|:ids$/.test(key) ? null : key;
+/** The session that a key may belong to; a list of its own may be a conversation with the name of its key. */
+function sessionWith({ key, length }) {
+  return isOfSession(key) || (length !== null && !key.endsWith(":ids")) ? sessionOf(key) : null;
 }
 
-function decoded(text) {
-  try { return decodeURIComponent(text); } catch { return text; }
-}
+const isOfSession = (key) => key.startsWith("session:");
 
-async function sessionChoice(namespace, session, notes, isRequired) {
-  const { conversations } = await get(at(namespace, "conversations"), { session });
+async function sessionChoice(namespace, session, notes, isRequired, hasKeys) {
+  const { conversations } = await get(at(namespace, "conversations"), { session, limit: 1000 });
   const messages = conversations.reduce((sum, each) => sum + each.messages, 0);
-  const beside = await get(at(namespace, "items"), { prefix: `session:${session.replaceAll("%", "%25").replaceAll(":", "%3A")}:` });
-  if (!isRequired && !conversations.length && !notes && !beside.keys.length) return null; // a list, but not of messages
+  if (!isRequired && !conversations.length && !notes && !hasKeys) return null; // a list, but not of messages
   return {
     session, title: session, detail: `${plural(messages, "message")}, ${plural(notes, "note")}`, path: at(namespace, "sessions", session),
     isRequired, sessions: 1, messages, notes, keys: conversations.flatMap(({ key }) => [key, `${key}:ids`, `learned:${key}`]),

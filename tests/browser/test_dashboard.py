@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 from browser.chromium import browsing
 from harness import fresh_name, issue_key, run_command, serving
 from scrubjay import Memory
+from scrubjay.conversations import split_key
 from scrubjay.store.sqlite import SqliteStore
 
 expect.set_options(timeout=60_000)
@@ -367,6 +368,24 @@ def test_a_name_is_found_as_whole_words_in_every_script(page, open_server):
     )
     assert page.evaluate(has_word, found) == [True] * len(found)
     assert page.evaluate(has_word, missed) == [False] * len(missed)
+
+
+def test_the_page_knows_the_session_of_a_key_as_the_server_does(page, open_server):
+    keys = ["session:a%3Ab%25:messages", "session:50%:x", "session:%E9%3A:x", "messages", "conversation_history:ids"]
+    keys += ["learned:messages", "with:ana:bob", "state:ana:plan", "bob", "bob:ids", "user:bob", "speaker_history"]
+    page.goto(open_server.url)
+    find = "async (keys) => keys.map((await import('/dashboard/namespace.js')).sessionOf)"
+    found = dict(zip(keys, page.evaluate(find, keys), strict=True))
+    assert found.pop("session:%E9%3A:x") == "%E9%3A"  # not UTF-8, so nothing that an adapter has written
+    assert found == {key: split_key(key)[0] for key in found}
+
+
+def test_a_session_of_values_alone_is_found_by_its_name_with_a_colon(page, open_server, memory):
+    memory.set("session:team%3Abob:state:plan", 1)
+    show(page, open_server, "n", memory.namespace, "manage")
+    page.get_by_label("Name of the person").fill("bob")
+    page.get_by_role("button", name="Find").click()
+    expect(page.get_by_role("dialog").locator(".choices label bdi")).to_have_text(["team:bob"])
 
 
 def test_an_open_chat_ends_where_the_window_does_and_leaves_the_page_where_it_is(page, open_server, memory):
