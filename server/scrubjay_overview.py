@@ -153,7 +153,7 @@ async def list_entries(
 
 @routes.get("/v1/namespaces/{namespace}/labels", name="labels", response_model=models.LabelsResult)
 async def list_labels(caller: Admitted, namespace: ReadableNamespace) -> Response:
-    """The types, tags and sessions of the notes with the number of notes that have each, the most frequent first."""
+    """The 1,000 most frequent types, tags and sessions of the notes, with the number of notes that have each."""
     found = await caller.run(notes.list_labels(namespace))
     names = {"type": "types", "tags": "tags", "session": "sessions"}
     return JsonResponse({names[column]: [each._asdict() for each in labels] for column, labels in found.items()})

@@ -4,7 +4,7 @@ import { at, get, parseExactly, send } from "./api.js";
 import { ago, avatar, clock, cut, dayOf, fill, h, hueOf, label, longText, plural, visible } from "./dom.js";
 import { attempt, button, download, empty, load, python, searchBox } from "./ui.js";
 import { erasePerson } from "./erase.js";
-import { placeOf } from "./namespace.js";
+import { placeOf, sessionOf } from "./namespace.js";
 
 const PAGE = 60;
 const BEFORE = 10; // messages that are shown before one that a search has found
@@ -75,13 +75,6 @@ async function drawSessions({ namespace, key, signal }, most, more) {
 function noChats(namespace) {
   return empty("No conversations yet", "An AutoGen agent that is stored here shows its chats, and so does every list of messages:",
     python(namespace, 'memory.append("chat", {"role": "user", "content": "Hi"})'));
-}
-
-/** The session that a conversation belongs to; adapters without one store theirs under keys of their own. */
-function sessionOf(key) {
-  const [, quoted] = /^session:([^:]*):/.exec(key) ?? [];
-  if (quoted === undefined) return /^(messages|conversation_history)$/.test(key) ? "default" : key;
-  try { return decodeURIComponent(quoted); } catch { return quoted; }
 }
 
 /** One conversation, from its end. */

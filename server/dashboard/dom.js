@@ -86,9 +86,13 @@ function marked(text, search) {
 
 // ---------------------------------------------------------------- names
 
-const wordsOf = (text) => ` ${(text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? []).join(" ")} `;
+// A word, or one letter of a script that writes no spaces between its words: there, any letters in a row may be a name.
+const SPACELESS = ["Han", "Hiragana", "Katakana", "Bopomofo", "Thai", "Lao", "Khmer", "Myanmar"].map((script) => `\\p{scx=${script}}`).join("");
+const WORD = new RegExp(`(?=[\\p{L}\\p{N}])[${SPACELESS}]\\p{M}*|(?:(?![${SPACELESS}])[\\p{L}\\p{M}\\p{N}])+`, "gu");
 
-/** Whether a text has a name in it as whole words: "bob" is in "user:bob" and not in "bobby". */
+const wordsOf = (text) => ` ${(text.toLowerCase().normalize("NFC").match(WORD) ?? []).join(" ")} `;
+
+/** Whether a text has a name in it as whole words: "bob" is in "user:bob" and not in "bobby"; "田中" is in "田中さん". */
 export function hasWord(text, name) {
   return wordsOf(name).trim() !== "" && wordsOf(text).includes(wordsOf(name));
 }

@@ -21,6 +21,18 @@ export function placeOf(namespace, tab, key = null) {
   return `#/${parts.map(encodeURIComponent).join("/")}`;
 }
 
+/** A part of a key, or a key, without the signs that stand for "%" and ":". */
+export function unquoted(text) {
+  return text.replace(/(?:%[0-9a-f]{2})+/gi, (signs) => { try { return decodeURIComponent(signs); } catch { return signs; } });
+}
+
+/** The session that a key belongs to, by the server's rules; a key of no session is one of its own. */
+export function sessionOf(key) {
+  const [, quoted] = /^session:([^:]*)/.exec(key) ?? [];
+  if (quoted !== undefined) return unquoted(quoted);
+  return /^(learned:)?(messages|conversation_history|speaker_history)(:ids)?$|^with:|^state:/.test(key) ? "default" : key;
+}
+
 export async function namespaceView({ parts, query, who, signal }) {
   const [, namespace, tab, key = null] = parts;
   const cursor = await cursorOf(namespace, signal); // before anything is read, so that no change is missed

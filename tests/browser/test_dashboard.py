@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 from browser.chromium import browsing
 from harness import fresh_name, issue_key, run_command, serving
 from scrubjay import Memory
+from scrubjay.conversations import split_key
 from scrubjay.store.sqlite import SqliteStore
 
 expect.set_options(timeout=60_000)
@@ -339,6 +340,130 @@ def test_one_person_is_erased_with_what_has_the_name_and_what_remains_is_shown(p
     assert [note.content for note in memory.notes()] == ["Bobby lives in Bergen"]
     result.get_by_role("link", name="session:ana:messages #0").click()
     expect(page.locator(".message.found .bubble")).to_have_text("Bob told me")
+
+
+def with_limits(page, **limits):
+    """Let the page look through less for a name than it would."""
+
+    def answer(route):
+        text = route.fetch().text()
+        for name, limit in limits.items():
+            text, found = re.subn(rf"\b{name} = [0-9_]+", f"{name} = {limit}", text)
+            assert found == 1, name
+        route.fulfill(body=text, content_type="text/javascript")
+
+    page.route("**/dashboard/erase.js", answer)
+
+
+def find_person(page, open_server, memory, name):
+    show(page, open_server, "n", memory.namespace, "manage")
+    page.get_by_label("Name of the person").fill(name)
+    page.get_by_role("button", name="Find").click()
+
+
+def erase_person(page, name):
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox").fill(name)
+    dialog.get_by_role("button", name="Erase").click()
+    return page.get_by_role("dialog", name=f"Erased “{name}”")
+
+
+def test_a_person_is_found_behind_the_first_page_of_keys_notes_and_sessions(page, open_server, memory):
+    memory.update({f"user:{i}": i for i in range(40, 45)})
+    for i in range(5):
+        memory.remember(f"fact {i}", session=f"user-{i}")
+    memory.remember("likes tea", session="user-42")
+    memory.remember("User 42 lives in Oslo")
+    with_limits(page, KEYS_PAGE=2, NOTES_PAGE=2)
+    none = {"types": [], "tags": [], "sessions": []}  # as when others have more notes than all that are listed
+    page.route("**/labels", lambda route: route.fulfill(json=none))
+    find_person(page, open_server, memory, "user 42")
+    expect(page.locator(".choices label bdi")).to_have_text(["user-42", "user:42", "User 42 lives in Oslo"])
+    expect(page.get_by_role("dialog")).to_contain_text("0 messages, 1 note")
+    result = erase_person(page, "user 42")
+    expect(result).to_contain_text("Deleted: 1 session, 1 value, 2 notes.")
+    expect(result).to_contain_text("Nothing else in this namespace has the name.")
+    assert memory.keys() == ["user:40", "user:41", "user:43", "user:44"]
+    assert [note.content for note in memory.notes()] == [f"fact {i}" for i in range(5)]
+
+
+def test_a_search_for_a_person_that_was_cut_is_said_and_claims_nothing_of_the_rest(page, open_server, memory):
+    memory.update({f"bob:{i}": i for i in range(5)})
+    for i in range(5):
+        memory.remember(f"fact {i}", session=f"s{i}")
+    with_limits(page, KEYS_PAGE=2, MOST_KEYS=2, NOTES_PAGE=2, MOST_NOTES=4, MOST_LABELS=5)
+    find_person(page, open_server, memory, "zed")
+    expect(
+        page.get_by_text("was found with the name “zed”. Only the first 4 notes were looked through.")
+    ).to_be_visible()
+    find_person(page, open_server, memory, "bob")
+    cuts = (
+        "Of the keys that have a part of the name, only the first 2 were looked through."
+        " Only the first 4 notes were looked through. Of the sessions of the others,"
+        " only those with the most notes were."
+    )
+    expect(page.get_by_role("dialog")).to_contain_text(cuts)
+    result = erase_person(page, "bob")
+    expect(result).to_contain_text("Found only now: 2 things with the name.")
+    expect(result).to_contain_text(cuts)
+    expect(result).not_to_contain_text("Nothing else")
+
+
+def test_texts_that_mention_a_person_are_found_behind_line_breaks_and_not_called_all_when_cut(
+    page, open_server, memory
+):
+    memory.update({"user:bob": 1, "plan": "To do:\nBob"})
+    with_limits(page, MOST_MENTIONS=1)
+    find_person(page, open_server, memory, "bob")
+    result = erase_person(page, "bob")
+    expect(result.get_by_role("link")).to_have_text(["plan"])
+    expect(result).to_contain_text("Only the 1 texts that fit the name best were looked at.")
+
+
+def test_a_name_is_found_as_whole_words_in_every_script(page, open_server):
+    page.goto(open_server.url)
+    found = [
+        ("user:bob", "BOB"),
+        ("Bobさんは元気です", "bob"),
+        ("王伟住在奥斯陆", "王伟"),
+        ("田中さんはオスロに住んでいます", "田中"),
+        ("エリーはオスロに", "エリー"),
+        ("สมชายอยู่ที่ออสโล", "สมชาย"),
+        ("Jose\u0301 lives in Oslo", "José"),
+        ("José lives in Oslo", "jose\u0301"),
+        ("राम ओस्लो में", "राम"),
+        ("user:42", "user 42"),
+    ]
+    missed = [
+        ("bobby", "bob"),
+        ("रामा ओस्लो में", "राम"),
+        ("Jose\u0301", "Jose"),
+        ("王芳", "王伟"),
+        ("user:421", "user 42"),
+    ]
+    has_word = (
+        "async (pairs) => pairs.map(((dom) => (pair) => dom.hasWord(...pair))(await import('/dashboard/dom.js')))"
+    )
+    assert page.evaluate(has_word, found) == [True] * len(found)
+    assert page.evaluate(has_word, missed) == [False] * len(missed)
+
+
+def test_the_page_knows_the_session_of_a_key_as_the_server_does(page, open_server):
+    keys = ["session:a%3Ab%25:messages", "session:50%:x", "session:%E9%3A:x", "messages", "conversation_history:ids"]
+    keys += ["learned:messages", "with:ana:bob", "state:ana:plan", "bob", "bob:ids", "user:bob", "speaker_history"]
+    page.goto(open_server.url)
+    find = "async (keys) => keys.map((await import('/dashboard/namespace.js')).sessionOf)"
+    found = dict(zip(keys, page.evaluate(find, keys), strict=True))
+    assert found.pop("session:%E9%3A:x") == "%E9%3A"  # not UTF-8, so nothing that an adapter has written
+    assert found == {key: split_key(key)[0] for key in found}
+
+
+def test_a_session_of_values_alone_is_found_by_its_name_with_a_colon(page, open_server, memory):
+    memory.set("session:team%3Abob:state:plan", 1)
+    show(page, open_server, "n", memory.namespace, "manage")
+    page.get_by_label("Name of the person").fill("bob")
+    page.get_by_role("button", name="Find").click()
+    expect(page.get_by_role("dialog").locator(".choices label bdi")).to_have_text(["team:bob"])
 
 
 def test_an_open_chat_ends_where_the_window_does_and_leaves_the_page_where_it_is(page, open_server, memory):

@@ -238,6 +238,16 @@ def test_labels_are_counted_by_type_tag_and_session(open_driver):
     assert driver.run(notes.list_labels("ns", 1))["session"] == [("s1", 2)]
 
 
+def test_a_tag_is_counted_in_all_combinations_however_few_tags_are_listed(open_driver):
+    driver = open_driver()
+    for i in range(5):
+        remember(driver, f"note {i}", tags=[f"u{i}", "todo"])
+    assert driver.run(notes.list_labels("ns", 1))["tags"] == [("todo", 5)]
+    found = driver.run(notes.list_labels("ns", 3))["tags"]
+    assert found[0] == ("todo", 5)
+    assert [each.notes for each in found] == [5, 1, 1]
+
+
 @pytest.mark.parametrize(
     "damage", ["UPDATE erasable_blobs SET data = substr(data, 1, 4)", "DELETE FROM erasable_blobs"]
 )

@@ -89,9 +89,9 @@ ORDER BY n.id LIMIT ? OFFSET ?"""  # noqa: S608
 _SESSIONS = """SELECT min(n.id), count(*), min(n.created_at), max(n.updated_at) FROM notes n
 WHERE n.namespace = ? AND n.session IS NOT NULL AND {where} GROUP BY n.session"""
 _LABELS = """SELECT min(n.id), count(*) FROM notes n
-WHERE n.namespace = ? AND {given} AND {where} GROUP BY n.{column} ORDER BY 2 DESC, 1 LIMIT ?"""
-_GIVEN = {"type": "n.type IS NOT NULL", "tags": "n.tags <> ''", "session": "n.session IS NOT NULL"}
-"""The columns that have hashes of labels, and the condition that a note has such a label."""
+WHERE n.namespace = ? AND n.{column} IS NOT NULL AND {where} GROUP BY n.{column} ORDER BY 2 DESC, 1 LIMIT ?"""
+_TAGS = """SELECT min(n.id), count(*), n.tags FROM notes n
+WHERE n.namespace = ? AND n.tags <> '' AND {where} GROUP BY n.tags"""
 SUM_NOTES = """SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)
 FROM notes WHERE namespace = ?"""
 _NEAREST = """SELECT n.id, n.number FROM notes n WHERE n.namespace = ? AND {where}
@@ -273,23 +273,42 @@ def list_sessions(context: Context, namespace: str) -> Statements[list[SessionSu
 def list_labels(context: Context, namespace: str, limit: int = MAX_LABELS) -> Statements[dict[str, list[LabelCount]]]:
     """The types, tags and sessions of the notes, each with the number of its notes, the most frequent first.
 
-    Rows have only hashes of labels, so one note of each hash is read. Notes with the same tags in the same order have
-    the same text of hashes: of these, too, one is read.
+    Up to `limit` of each. Rows have only hashes of labels, so one note of each hash is read.
     """
+    return {
+        "type": (yield from _count_labels(context, namespace, "type", limit)),
+        "tags": (yield from _count_tags(context, namespace, limit)),
+        "session": (yield from _count_labels(context, namespace, "session", limit)),
+    }
+
+
+def _count_labels(context: Context, namespace: str, column: str, limit: int) -> Statements[list[LabelCount]]:
     filters = _filters(context)
-    found: dict[str, list[LabelCount]] = {}
-    for column, given in _GIVEN.items():
-        query = _LABELS.format(column=column, given=given, where=filters.where)
-        counts: dict[int, int] = dict((yield SlowQuery(query, (namespace, *filters.params, limit))))
-        texts = yield SlowQuery(_READ, (namespace, json.dumps(list(counts))))
-        labels: Counter[str] = Counter()
-        for text in texts:
-            row = Row.read(context.cipher, namespace, text)
-            for label in row.tags if column == "tags" else [getattr(row, column)]:
-                labels[label] += counts[row.id]
-        ordered = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
-        found[column] = [LabelCount(*pair) for pair in ordered[:limit]]
-    return found
+    query = _LABELS.format(column=column, where=filters.where)
+    counts: dict[int, int] = dict((yield SlowQuery(query, (namespace, *filters.params, limit))))
+    texts = yield SlowQuery(_READ, (namespace, json.dumps(list(counts))))
+    rows = [Row.read(context.cipher, namespace, text) for text in texts]
+    return _most_frequent({getattr(row, column): counts[row.id] for row in rows})
+
+
+def _count_tags(context: Context, namespace: str, limit: int) -> Statements[list[LabelCount]]:
+    """The same for tags, of which a note has several: those of all combinations are counted, and then cut."""
+    filters = _filters(context)
+    counts: Counter[str] = Counter()
+    examples: dict[str, int] = {}
+    for note, count, hashes in (yield SlowQuery(_TAGS.format(where=filters.where), (namespace, *filters.params))):
+        for hashed in filter(None, hashes.split(",")):
+            counts[hashed] += count
+            examples[hashed] = note
+    best = dict(counts.most_common(limit))
+    texts = yield SlowQuery(_READ, (namespace, json.dumps(sorted({examples[hashed] for hashed in best}))))
+    tags = {tag for text in texts for tag in Row.read(context.cipher, namespace, text).tags}
+    hashed_tags = ((tag, str(hash_label(context.cipher, tag))) for tag in tags)
+    return _most_frequent({tag: best[hashed] for tag, hashed in hashed_tags if hashed in best})
+
+
+def _most_frequent(counts: Mapping[str, int]) -> list[LabelCount]:
+    return [LabelCount(*pair) for pair in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
 
 
 @operation("recall", SNAPSHOT)
