@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from harness import clean_environment, fresh_name, run_text, serving
-from scrubjay.cli import parser
 from scrubjay import Memory
+from scrubjay.cli import parser
 from scrubjay.commands import DELETE
 from scrubjay.outbox.queue import QueueFile, Target
 
