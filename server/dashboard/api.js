@@ -11,8 +11,10 @@ export class ApiError extends Error {
   }
 }
 
-/** A path below a namespace, with every part encoded: at("my ns", "items", key). */
+/** A path below a namespace, with every part encoded: at("my ns", "items", key). A browser takes "." and ".." out of paths. */
 export function at(namespace, ...parts) {
+  const dots = [namespace, ...parts].find((part) => part === "." || part === "..");
+  if (dots) throw new ApiError(400, "invalid_input", `A browser cannot ask for the name “${dots}”; use the command scrubjay for it.`);
   return ["/v1/namespaces", namespace, ...parts].map((part, i) => (i ? encodeURIComponent(part) : part)).join("/");
 }
 

@@ -178,6 +178,12 @@ def test_a_mistyped_key_or_namespace_brings_those_that_may_be_meant(page, open_s
     expect(page.get_by_role("link", name="burrow")).to_be_visible()
 
 
+def test_a_name_that_a_browser_takes_out_of_paths_is_refused_and_never_asked_for(page, open_server, memory):
+    memory.set(".", 1)
+    show(page, open_server, "n", memory.namespace, "items", ".")
+    expect(page.get_by_text("A browser cannot ask for the name “.”")).to_be_visible()
+
+
 def test_a_string_is_shown_as_json_has_it(page, open_server, memory):
     text = 'say "no" \\ or\nnot'
     memory.set("text", {"a b": text})
