@@ -137,6 +137,7 @@ def test_an_edited_value_expires_when_it_did(page, open_server, memory):
     after = memory.item("plan")
     assert after.value == {"step": 2}
     assert abs((after.expires_at - before).total_seconds()) < 5
+    expect(page.locator(".tree .leaf")).to_have_text('"step": 2')  # else the next edit is of the first version
     page.get_by_role("button", name="Edit").click()
     page.get_by_role("button", name="never").click()
     page.get_by_role("button", name="Save").click()
