@@ -709,8 +709,8 @@ class Memory:
     def set_quota(self, **limits: int | None) -> Usage:
         """Limit this namespace; needs an admin key on a server that has keys.
 
-        :param writes_per_day: writes a day (UTC); 0 is no limit, None the default of the server.
-        :param max_bytes: bytes of keys and values; 0 is no limit, None the default of the server.
+        :param writes_per_day: writes a day (UTC); 0 means no limit, None the default of the server.
+        :param max_bytes: bytes of keys and values; 0 means no limit, None the default of the server.
         :return: the usage with the new limits.
         """
         for name, limit in limits.items():

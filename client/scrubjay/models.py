@@ -61,7 +61,7 @@ class ApiKey(NamedTuple):
     """Whether it may change quotas and api keys."""
     created_at: datetime
     writes_per_day: int | None = None
-    """Limits over all its namespaces; 0 is no limit, None the server's default. An admin key has no limits."""
+    """Limits over all its namespaces; 0 means no limit, None the server's default. An admin key has no limits."""
     max_bytes: int | None = None
     max_namespaces: int | None = None
     writes_today: int = 0
@@ -279,7 +279,7 @@ class Pending(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Current usage and limits of a namespace; a limit of 0 is no limit."""
+    """Current usage and limits of a namespace; a limit of 0 means no limit."""
 
     namespace: str
     keys: int
@@ -319,7 +319,7 @@ class Usage(NamedTuple):
 
 
 class NamespaceSummary(NamedTuple):
-    """A namespace in a list of them: its usage, limits, and last change; a limit of 0 is no limit."""
+    """A namespace in a list of them: its usage, limits, and last change; a limit of 0 means no limit."""
 
     namespace: str
     keys: int

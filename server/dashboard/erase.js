@@ -17,6 +17,7 @@ const NO_PERSON = "default"; // the session of agents that were given none
  * `session` is one that belongs to the person in any case. Resolves with true if anything was erased.
  */
 export async function erasePerson(namespace, name, session = null) {
+  if (session === null && !hasWord(name, name)) throw new Error("A name has a letter or a digit; type another one.");
   const found = await find(namespace, name, session);
   const choices = [...found.sessions, ...found.values, ...found.notes];
   if (!choices.length) {

@@ -51,7 +51,7 @@ async function limit(key, changed) {
     event.preventDefault();
     const body = Object.fromEntries(inputs.map(([name, , input]) => [name, input.value === "" ? null : Number(input.value)]));
     try { close(await send("PATCH", `/v1/apikeys/${encodeURIComponent(key.id)}`, { body })); } catch (error) { toast(error.message, "error"); }
-  } }, h("p.soft", {}, "Over all namespaces of the key. Empty is the server's default, 0 is no limit."),
+  } }, h("p.soft", {}, "Over all namespaces of the key. Empty is the server's default, 0 means no limit."),
   inputs.map(([, title, input]) => h("label", {}, title, input)),
   h("div.buttons", {}, h("button", { type: "button", onclick: () => close(null) }, "Cancel"), h("button.primary", { type: "submit" }, "Save"))));
   if (saved) changed();

@@ -183,6 +183,10 @@ def test_a_name_that_a_browser_takes_out_of_paths_is_refused_and_never_asked_for
     memory.set(".", 1)
     show(page, open_server, "n", memory.namespace, "items", ".")
     expect(page.get_by_text("A browser cannot ask for the name “.”")).to_be_visible()
+    show(page, open_server, "n", memory.namespace, "manage")
+    page.get_by_label("Name of the person").fill("..")
+    page.get_by_role("button", name="Find").click()
+    expect(page.get_by_text("A name has a letter or a digit")).to_be_visible()
 
 
 def test_a_string_is_shown_as_json_has_it(page, open_server, memory):

@@ -23,8 +23,8 @@ PREVIOUS_WEIGHTS, NEXT_WEIGHTS = (0.5, 0.25), (0.3, 0.2)
 NEIGHBOURS = len(PREVIOUS_WEIGHTS)
 """Neighbours on either side whose terms count."""
 LOOSE_FACTOR = 0.4
-"""The factor for neighbours of a note that is no turn of a conversation: they may be about something else, and alone do
-not make it fit."""
+"""The factor for neighbours of a note that is not a turn of a conversation: they may be about something else,
+and alone do not make it fit."""
 ANSWER_WEIGHTS = (1.0, *PREVIOUS_WEIGHTS[1:])
 """PREVIOUS_WEIGHTS for a note whose previous one is only a question: its terms are about the answer."""
 BEFORE_QUESTION_WEIGHTS = (0.0, *NEXT_WEIGHTS[1:])
