@@ -825,6 +825,13 @@ def test_no_message_shows_the_password():
     assert (address.schema, "sslmode=require" in address.conninfo) == ("s", True)
 
 
+def test_what_is_not_the_url_of_a_database_is_named_without_its_password():
+    with pytest.raises(InvalidInput, match=r"^'/data/agents.db' is not the URL of a PostgreSQL database.* --path"):
+        connection.Address("/data/agents.db")
+    with pytest.raises(InvalidInput, match=r"^'h/db' is not"):
+        connection.Address("mysql://bob:hunter2@h/db")
+
+
 def test_a_secret_is_required_where_values_are_encrypted(open_store, url):
     open_store(secret="one").run(items.set_item("ns", "k", '"hidden"'))
     for secret in (None, "two"):

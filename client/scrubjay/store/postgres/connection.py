@@ -20,7 +20,7 @@ from psycopg.pq import Format
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
-from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
+from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable, repr_short
 from scrubjay.store.pool import ConnectionPool, unknown_format
 from scrubjay.store.postgres.schema import MIGRATIONS, VERSION, VERSION_TABLE
 from scrubjay.store.postgres.session import History, Session
@@ -118,7 +118,11 @@ class Address:
                 f"the PostgreSQL URL is not valid ({error}); write special characters of a password as %XX"
             ) from error
         if parts.scheme not in SCHEMES:
-            raise InvalidInput(f"a PostgreSQL URL starts with postgresql://, not {parts.scheme!r}")
+            shown = repr_short(url.rpartition("@")[2])  # without a password
+            raise InvalidInput(
+                f"{shown} is not the URL of a PostgreSQL database; write it as postgresql://host/database, or name"
+                " a file with --path or SCRUBJAY_PATH"
+            )
         pairs = (pair.partition("=") for pair in parts.query.split("&") if pair)
         given = {unquote(name): unquote(value) for name, _, value in pairs}
         self.schema = given.pop("schema", DEFAULT_SCHEMA)
