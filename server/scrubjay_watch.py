@@ -42,6 +42,7 @@ class RefusalLog:
     def __init__(self, store: ServedStore) -> None:
         self._store = store
         self._pending: dict[tuple[str, ...], tuple[str, changes.Refusal]] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
 
     def log(self, scope: Scope, verb: str, error: ScrubjayError) -> None:
@@ -59,13 +60,12 @@ class RefusalLog:
             kind, who, refusal = (), "many", changes.Refusal("other", "", "", "refused")
         _, logged = self._pending.get(kind, (who, refusal._replace(times=0)))
         self._pending[kind] = who, logged._replace(times=logged.times + 1)
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write_later())
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(1, self._start_writing)
 
-    async def _write_later(self) -> None:
-        await asyncio.sleep(1)
-        self._writing = None
-        await self.write()
+    def _start_writing(self) -> None:
+        self._timer = None
+        self._writing = asyncio.create_task(self.write())  # kept: the event loop has only a weak reference to it
 
     async def write(self) -> None:
         """Write the pending refusals."""
