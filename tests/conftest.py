@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -12,6 +14,11 @@ settings.register_profile(
     "scrubjay", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 settings.load_profile("scrubjay")
+
+
+def pytest_xdist_auto_num_workers(config):
+    """Two workers for each core: a test that waits for a server or a lock leaves the core to another."""
+    return 2 * (os.cpu_count() or 1)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -64,7 +64,8 @@ def test_a_change_of_another_thread_wakes_the_watcher(open_memory):
     timer.join()
 
 
-def test_closing_the_memory_ends_its_watch(open_memory):
+def test_closing_the_memory_ends_its_watch(open_memory, monkeypatch):
+    monkeypatch.setattr("scrubjay.watch.WAIT_SECONDS", 0.2)  # a request that waits for changes is not cut off
     memory = open_memory()
     watch = memory.watch()
     timer = threading.Timer(0.1, memory.close)

@@ -97,5 +97,5 @@ class Blobs(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-Blobs.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+Blobs.TestCase.settings = settings(max_examples=30, stateful_step_count=40)
 TestBlobs = Blobs.TestCase

@@ -37,6 +37,10 @@ class Clock:
         return self.now
 
 
+ONE_DRIVER = pytest.mark.parametrize("open_driver", ["sqlite"], indirect=True)
+"""For tests that take long and whose statements are the same under every driver."""
+
+
 def remember(driver, content, namespace="ns", **options):
     return driver.run(notes.remember(namespace, NewNote.check(content, **options)))[0]
 
@@ -181,7 +185,7 @@ def test_nothing_of_an_erased_note_is_left_on_disk(open_driver, way):
     assert problems(driver) == []
 
 
-@pytest.mark.sqlite_file
+@ONE_DRIVER
 @pytest.mark.parametrize("seed", [0, 2, 5])
 def test_erased_notes_leave_no_trace_after_many_changes(open_driver, seed):
     """Rows that SQLite moves leave a copy now and then: with these seeds one or two, when notes were such rows."""
@@ -563,7 +567,7 @@ def test_hostile_text_is_only_text(driver, text):
     assert problems(driver) == []
 
 
-@pytest.mark.sqlite_file
+@ONE_DRIVER
 def test_a_megabyte_is_remembered_recalled_and_erased(driver):
     words = [f"word{i}" for i in range(120_000)]
     text = " ".join(words)[:1_000_000]
