@@ -555,15 +555,13 @@ def _explained(error: Any, known: Any = None) -> InvalidInput:
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, InvalidInput):
         return cause
-    *outer, name = error["loc"] or ["body"]
-    part = f"{outer[0]}[{outer[1]}]" if len(outer) > 1 else None  # an element of a list in the body
+    name = error["loc"][-1] if error["loc"] else "body"
     if error["type"] == "missing":
-        return InvalidInput(f'{part or "the request"} lacks the field "{name}"')
+        return InvalidInput(f'the request lacks the field "{name}"')
     if error["type"] == "extra_forbidden":
-        takes = f"; it takes {', '.join(known)}" if known and not part else ""
-        return InvalidInput(f"{part or 'the body'} has an unknown field {repr_short(name)}{takes}")
-    path = f"{outer[0]}[{name}]" if isinstance(name, int) else name
-    return InvalidInput(f"{repr_short(path)}: {error['msg']}, not {repr_short(error['input'])}")
+        takes = f"; it takes {', '.join(known)}" if known else ""
+        return InvalidInput(f"the body has an unknown field {repr_short(name)}{takes}")
+    return InvalidInput(f"{repr_short(name)}: {error['msg']}, not {repr_short(error['input'])}")
 
 
 def missing_item(scope: Scope) -> NotFound:

@@ -25,11 +25,10 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from scrubjay import commands
-from scrubjay.calls import transaction_call
+from scrubjay.calls import commands_of, transaction_call
 from scrubjay.commands import Command
 from scrubjay.errors import InvalidInput, repr_short
-from scrubjay.exact_json import check_read, check_total, encode
+from scrubjay.exact_json import MAX_WRITE_ROWS, check_read, check_rows, check_total, encode
 from scrubjay.filters import check_filter
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD
 from scrubjay.validation import (
@@ -60,6 +59,7 @@ def _value_text(value: Any, info: ValidationInfo) -> str | None:
 def _item_texts(parts: Any) -> list[str]:
     if not isinstance(parts, list):
         raise InvalidInput(f"items is a list of values, not {repr_short(parts)}")
+    check_rows(len(parts))
     texts = [encode(part, f"items[{i}]") for i, part in enumerate(parts)]
     check_total(texts)
     return texts
@@ -106,11 +106,17 @@ def _number(value: Any, info: ValidationInfo) -> float:
 
 
 def _limit(value: Any, info: ValidationInfo) -> int | None:
-    return None if value is None else check_count(str(info.field_name), value)
+    return None if value is None else _count(value, info)
+
+
+def _count(value: Any, info: ValidationInfo) -> int:
+    return check_count(str(info.field_name), value)
 
 
 _label = BeforeValidator(lambda value, info: check_label(info.field_name, value))
 _key_schema: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": MAX_KEY_BYTES}
+_count_schema: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_COUNT}
+_rows_schema: dict[str, Any] = {"type": "object", "propertyNames": _key_schema, "maxProperties": MAX_WRITE_ROWS}
 
 # Schemas count characters where the rules count bytes.
 Label = Annotated[str, Field(min_length=1, max_length=MAX_KEY_BYTES)]
@@ -128,8 +134,24 @@ Recalled = Annotated[int, Field(ge=1, le=MAX_RECALL)]
 Metadata = dict[str, JsonValue] | None
 ValueText = Annotated[Any, PlainValidator(_value_text), WithJsonSchema({})]
 """A JSON value, validated into its JSON text; None stays None."""
-ItemTexts = Annotated[list[str], PlainValidator(_item_texts), WithJsonSchema({"type": "array", "items": {}})]
+ItemTexts = Annotated[
+    list[str],
+    PlainValidator(_item_texts),
+    WithJsonSchema({"type": "array", "items": {}, "maxItems": MAX_WRITE_ROWS}),
+]
 KeyText = Annotated[str, PlainValidator(check_key), WithJsonSchema(_key_schema)]
+PrefixText = Annotated[
+    str,
+    PlainValidator(lambda text: "" if text == "" else check_key(text, "prefix")),
+    WithJsonSchema({"type": "string", "maxLength": MAX_KEY_BYTES}),
+]
+Number = Annotated[float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
+Version = Annotated[
+    int | None,
+    PlainValidator(_limit),
+    WithJsonSchema({"anyOf": [_count_schema, {"type": "null"}]}),
+    Field(description="only if the key is at this version; 0 = it does not exist"),
+]
 
 
 class StrictBody(BaseModel):
@@ -150,7 +172,7 @@ class UpdateItemsBody(StrictBody):
     values: Annotated[
         dict[str, str | None],
         PlainValidator(_texts_by_key),
-        WithJsonSchema({"type": "object", "propertyNames": _key_schema, "additionalProperties": True}),
+        WithJsonSchema({**_rows_schema, "additionalProperties": True}),
     ] = Field(description="null deletes")
     if_versions: Annotated[
         dict[str, int] | None,
@@ -158,17 +180,16 @@ class UpdateItemsBody(StrictBody):
         WithJsonSchema(
             {
                 "anyOf": [
-                    {
-                        "type": "object",
-                        "propertyNames": _key_schema,
-                        "additionalProperties": {"type": "integer", "minimum": 0, "maximum": MAX_COUNT},
-                    },
+                    {**_rows_schema, "additionalProperties": _count_schema},
                     {"type": "null"},
                 ]
             }
         ),
     ] = Field(None, description="only if each of these keys is at its version; 0 = it does not exist")
     ttl: Seconds = None
+
+    def model_post_init(self, _context: Any) -> None:
+        check_rows(len(self.values) + len(self.if_versions or ()))
 
 
 class MergeItemBody(StrictBody):
@@ -190,7 +211,7 @@ class AppendItemsBody(StrictBody):
 
 
 class IncrementBody(StrictBody):
-    by: Annotated[float, PlainValidator(_number), WithJsonSchema({"type": "number"})] = 1
+    by: Number = 1
     once: OptionalLabel = _ONCE
 
 
@@ -230,74 +251,105 @@ class RememberBody(StrictBody, NoteFields):
     )
 
 
-class SetCommand(SetItemBody):
+class Part(StrictBody):
+    """A write of a transaction, described for the OpenAPI document: `commands_of` validates it."""
+
+    verb: str
+
+
+class SetCommand(SetItemBody, Part):
     verb: Literal["set"]
     key: KeyText
-
-    def command(self, namespace: str) -> Command:
-        if self.value is None:
-            return commands.DELETE(namespace, self.key, None)
-        return commands.SET(namespace, self.key, self.value, self.ttl, None)
+    if_version: Version = None
 
 
-class DeleteCommand(StrictBody):
+class DeleteCommand(Part):
     verb: Literal["delete"]
     key: KeyText
-
-    def command(self, namespace: str) -> Command:
-        return commands.DELETE(namespace, self.key, None)
+    if_version: Version = None
 
 
-class UpdateCommand(UpdateItemsBody):
+class UpdateCommand(UpdateItemsBody, Part):
     verb: Literal["update"]
 
-    def command(self, namespace: str) -> Command:
-        return commands.UPDATE(namespace, self.values, self.if_versions, self.ttl)
 
-
-class MergeCommand(MergeItemBody):
+class MergeCommand(MergeItemBody, Part):
     verb: Literal["merge"]
     key: KeyText
 
-    def command(self, namespace: str) -> Command:
-        return commands.MERGE(namespace, self.key, self.fields)
 
-
-class TouchCommand(TouchItemBody):
+class TouchCommand(TouchItemBody, Part):
     verb: Literal["touch"]
     key: KeyText
 
-    def command(self, namespace: str) -> Command:
-        return commands.TOUCH(namespace, self.key, self.ttl)
+
+class IncrCommand(Part):
+    verb: Literal["incr"]
+    key: KeyText
+    by: Number = 1
 
 
-class AppendCommand(StrictBody):
+class ClearCommand(Part):
+    verb: Literal["clear"]
+    prefix: PrefixText = ""
+
+
+class AppendCommand(Part):
     verb: Literal["append"]
     key: KeyText
     items: ItemTexts
 
-    def command(self, namespace: str) -> Command:
-        return commands.APPEND(namespace, self.key, self.items)
+
+class PopCommand(Part):
+    verb: Literal["pop"]
+    key: KeyText
+    n: Annotated[int, PlainValidator(_count), WithJsonSchema(_count_schema)] = 1
+    first: StrictBool = False
 
 
-class RememberCommand(RememberBody):
+class RememberCommand(RememberBody, Part):
     verb: Literal["remember"]
 
-    def command(self, namespace: str) -> Command:
-        return commands.REMEMBER(namespace, self.note)
+
+class ForgetCommand(Part):
+    verb: Literal["forget"]
+    key: KeyText = Field(description="the id of a note")
+
+
+class ForgetSessionCommand(Part):
+    verb: Literal["forget_session"]
+    key: KeyText = Field(description="the name of a session")
 
 
 class TransactionBody(StrictBody):
-    commands: list[
-        Annotated[
-            SetCommand | DeleteCommand | UpdateCommand | MergeCommand | TouchCommand | AppendCommand | RememberCommand,
-            Field(discriminator="verb"),
+    commands: SkipValidation[
+        list[
+            Annotated[
+                SetCommand
+                | DeleteCommand
+                | UpdateCommand
+                | MergeCommand
+                | TouchCommand
+                | IncrCommand
+                | ClearCommand
+                | AppendCommand
+                | PopCommand
+                | RememberCommand
+                | ForgetCommand
+                | ForgetSessionCommand,
+                Field(discriminator="verb"),
+            ]
         ]
-    ] = Field(description="writes that all happen or none", min_length=1)
+    ] = Field(
+        description="writes that all happen or none", min_length=1, json_schema_extra={"maxItems": MAX_WRITE_ROWS}
+    )
     once: OptionalLabel = _ONCE
 
     def command(self, namespace: str) -> Command:
-        return transaction_call(namespace, [part.command(namespace) for part in self.commands])
+        """The command of the request, for a namespace."""
+        if self.commands == []:
+            raise InvalidInput("commands is an empty list; a transaction has at least one write")
+        return transaction_call(namespace, commands_of(namespace, self.commands, "commands"))
 
 
 class RecallBody(StrictBody):
@@ -325,13 +377,6 @@ class RecallBody(StrictBody):
     @property
     def recall_query(self) -> RecallQuery:
         return self._recall_query
-
-
-PrefixText = Annotated[
-    str,
-    PlainValidator(lambda text: "" if text == "" else check_key(text, "prefix")),
-    WithJsonSchema({"type": "string", "maxLength": MAX_KEY_BYTES}),
-]
 
 
 class FindBody(StrictBody):
@@ -426,7 +471,9 @@ class ErrorResult(BaseModel):
 
 
 class TransactionResult(BaseModel):
-    results: list[Any] = Field(description="the result of each write: a version, a length, the id of a note …")
+    results: list[Any] = Field(
+        description="of each write: a version, a length, items, the number of a note …; null for items if sent again"
+    )
 
 
 class ItemResult(BaseModel):

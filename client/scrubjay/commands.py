@@ -48,8 +48,8 @@ class Request(NamedTuple):
 class Verb:
     """A line of the table. Called with a namespace and the arguments in order, it makes a Command."""
 
-    __slots__ = ("arguments", "from_json", "from_store", "method", "missing", "name", "operation", "path", "queueable",
-                 "takes_once", "writes")  # fmt: skip
+    __slots__ = ("arguments", "from_json", "from_store", "in_transaction", "method", "missing", "name", "operation",
+                 "path", "queueable", "writes")  # fmt: skip
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Verb:
         missing: Any = NotImplemented,
         writes: bool = False,
         queueable: bool = False,
-        takes_once: bool = False,
+        in_transaction: bool = False,
     ) -> None:
         self.name = name
         self.operation = operation
@@ -80,8 +80,8 @@ class Verb:
         self.writes = writes
         self.queueable = queueable
         """Whether the outbox may keep it: the caller can go on without its result."""
-        self.takes_once = takes_once
-        """Whether the caller may give an id of its own under which it happens once."""
+        self.in_transaction = in_transaction
+        """Whether a transaction may have it: it writes to one namespace, in the same commit as others."""
 
     def __call__(self, namespace: str, *arguments: Any, once: str | None = None) -> Command:
         return _new_tuple(Command, (self, namespace, arguments, once))
@@ -115,6 +115,11 @@ class Command(NamedTuple):
         """Whether the caller cannot go on without the result: the verb says so, or a version is expected."""
         expects = self.argument("if_version") is not None or self.argument("if_versions") is not None
         return expects or not self.verb.queueable or any(part.needs_result for part in self.argument("commands", ()))
+
+    @property
+    def rows(self) -> int:
+        """How many items or keys it writes or compares."""
+        return sum(len(self.argument(name) or ()) for name in ("items", "values", "if_versions")) or 1
 
     def aged(self, seconds: float) -> Command:
         """The same command so many seconds later: its time to live has started."""
@@ -345,37 +350,37 @@ FIND = Verb(
 )  # fmt: skip
 SET = Verb(
     "set", "items.set_item", "PUT", "/items/{key}", _KEY, _VALUE, Argument("ttl", "body"), _IF_VERSION,
-    from_store=_first, from_json=field("version", int), writes=True, queueable=True,
+    from_store=_first, from_json=field("version", int), writes=True, queueable=True, in_transaction=True,
 )  # fmt: skip
 DELETE = Verb(
     "delete", "items.delete_item", "DELETE", "/items/{key}", _KEY, _IF_VERSION,
-    from_store=_first, from_json=_no_content, missing=False, writes=True, queueable=True,
+    from_store=_first, from_json=_no_content, missing=False, writes=True, queueable=True, in_transaction=True,
 )  # fmt: skip
 UPDATE = Verb(
     "update", "items.update_items", "PATCH", "/items", Argument("values", "body", _dump_mapping, _load_mapping),
     Argument("if_versions", "body"), Argument("ttl", "body"),
-    from_store=_first, from_json=field("updated", int), writes=True, queueable=True,
+    from_store=_first, from_json=field("updated", int), writes=True, queueable=True, in_transaction=True,
 )  # fmt: skip
 MERGE = Verb(
     "merge", "items.merge_item", "PATCH", "/items/{key}", _KEY, Argument("fields", "body", _same, encode),
-    from_store=_first, from_json=field("version", int), writes=True, queueable=True,
+    from_store=_first, from_json=field("version", int), writes=True, queueable=True, in_transaction=True,
 )  # fmt: skip
 TOUCH = Verb(
     "touch", "items.touch_item", "PUT", "/expiries/{key}", _KEY, Argument("ttl", "body"),
-    from_store=_first, from_json=_no_content, missing=False, writes=True,
+    from_store=_first, from_json=_no_content, missing=False, writes=True, in_transaction=True,
 )  # fmt: skip
 INCR = Verb(
     "incr", "items.increment", "POST", "/counters/{key}", _KEY, Argument("by", "body"),
-    from_store=_first, from_json=field("value", int, float), writes=True, takes_once=True,
+    from_store=_first, from_json=field("value", int, float), writes=True, in_transaction=True,
 )  # fmt: skip
 CLEAR = Verb(
     "clear", "notes.clear", "DELETE", "", _PREFIX,
-    from_store=_first, from_json=field("deleted", int), writes=True,
+    from_store=_first, from_json=field("deleted", int), writes=True, in_transaction=True,
 )  # fmt: skip
 
 APPEND = Verb(
     "append", "lists.append_items", "POST", "/lists/{key}", _KEY, _ITEMS,
-    from_store=_first, from_json=field("length", int), writes=True, queueable=True, takes_once=True,
+    from_store=_first, from_json=field("length", int), writes=True, queueable=True, in_transaction=True,
 )  # fmt: skip
 TAIL = Verb(
     "tail", "lists.read_tail", "GET", "/lists/{key}", _KEY, Argument("tail", "query"),
@@ -392,11 +397,12 @@ LENGTH = Verb(
 POP = Verb(
     "pop", "lists.pop_items", "DELETE", "/lists/{key}", _KEY, Argument("n", "query"), _FIRST,
     from_store=lambda result: _decode_all(result[0]), from_json=field("items", list), writes=True,
+    in_transaction=True,
 )  # fmt: skip
 
 REMEMBER = Verb(
     "remember", "notes.remember", "POST", "/notes", _NOTE,
-    from_store=_first, from_json=Note.from_json, writes=True, queueable=True,
+    from_store=_first, from_json=Note.from_json, writes=True, queueable=True, in_transaction=True,
 )  # fmt: skip
 RECALL = Verb(
     "recall", "notes.recall", "POST", "/notes/recall", Argument("query", "object", _dump_query),
@@ -414,7 +420,7 @@ NOTES = Verb(
 )  # fmt: skip
 FORGET = Verb(
     "forget", "notes.forget", "DELETE", "/notes/{key}", _KEY,
-    from_store=_first, from_json=_no_content, missing=False, writes=True,
+    from_store=_first, from_json=_no_content, missing=False, writes=True, in_transaction=True,
 )  # fmt: skip
 
 CONVERSATIONS = Verb(
@@ -429,13 +435,13 @@ CONVERSATION = Verb(
 )  # fmt: skip
 FORGET_SESSION = Verb(
     "forget_session", "conversations.forget_session", "DELETE", "/sessions/{key}", _KEY,
-    from_store=_first, from_json=field("deleted", int), writes=True,
+    from_store=_first, from_json=field("deleted", int), writes=True, in_transaction=True,
 )  # fmt: skip
 
 TRANSACTION = Verb(
     "transaction", "transaction.run_all", "POST", "/transaction",
     Argument("commands", "body", _dump_commands, _load_commands),
-    from_store=_first, from_json=field("results", list), writes=True, queueable=True, takes_once=True,
+    from_store=_first, from_json=field("results", list), writes=True, queueable=True,
 )  # fmt: skip
 """Its commands are in the namespace of the transaction, whatever their own says."""
 

@@ -12,6 +12,9 @@ from scrubjay.errors import InvalidInput, ValueTooLarge, repr_short
 
 MAX_WRITE_BYTES = 16 * 2**20
 """Bytes that one call may write, keys and JSON text together: larger bodies would block the server while it parses."""
+MAX_WRITE_ROWS = 100_000
+"""Items of lists and keys that one call may write or compare. A row takes 10 to 35 µs, and no other call writes
+meanwhile."""
 MAX_READ_BYTES = 2**20
 """Bytes of UTF-8 that the keys of one read may have together: 2,000 of the longest keys there are. A server parses
 them even for an api key that may only read, so it is far less than what one call may write."""
@@ -56,6 +59,14 @@ def byte_size(text: str, value: Any = None, path: str = "value") -> int:
     except UnicodeEncodeError:
         problem = _find_surrogate(value) or _Problem("", _LONE, [])
         raise InvalidInput(problem.at(path)) from None
+
+
+def check_rows(count: int) -> None:
+    """Raise ValueTooLarge if these are more items or keys than one call may write."""
+    if count > MAX_WRITE_ROWS:
+        raise ValueTooLarge(
+            f"the call writes or compares {count} items or keys; at most {MAX_WRITE_ROWS} are allowed, so split it"
+        )
 
 
 def check_total(texts: Iterable[str]) -> None:

@@ -6,14 +6,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from math import isfinite
 from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Self
 
 from scrubjay import commands
-from scrubjay.calls import append_call, delete_call, merge_call, remember_call, set_call, touch_call, update_call
-from scrubjay.commands import MISSING, Verb
+from scrubjay.calls import (
+    append_call,
+    clear_call,
+    delete_call,
+    forget_call,
+    forget_session_call,
+    incr_call,
+    merge_call,
+    pop_call,
+    remember_call,
+    set_call,
+    touch_call,
+    update_call,
+)
+from scrubjay.commands import MISSING, Command, Verb
 from scrubjay.errors import Conflict, InvalidInput, NotFound, Unavailable, repr_short
 from scrubjay.exact_json import check_total, encode
 from scrubjay.executor import Executor
@@ -54,10 +66,11 @@ class Memory:
     `memory[key]`, `memory[key] = value`, `del memory[key]`, `key in memory`, `len(memory)` and `for key in memory` work
     as with a dict: a key that does not exist raises NotFound, which is a KeyError, and None is not stored.
 
-    While the server is unreachable, `set`, `append`, `delete`, `update`, `merge` and `remember` are queued on disk,
-    return None, and are sent later, in order and once. With `strict=True` they raise Unavailable instead.
+    While the server is unreachable, `set`, `append`, `delete`, `update`, `merge`, `remember` and transactions of these
+    are queued on disk, return None, and are sent later, in order and once. With `strict=True` they raise Unavailable
+    instead.
 
-    :param namespace: 1 to 128 characters without "/"; namespaces share nothing.
+    :param namespace: 1 to 128 characters without "/" and control characters; namespaces share nothing.
     :param url: the server, such as "http://127.0.0.1:8787", or a PostgreSQL database: "postgresql://host/database"
         (SCRUBJAY_URL).
     :param path: the database file (SCRUBJAY_PATH); not together with `url`.
@@ -121,7 +134,7 @@ class Memory:
         :raises Conflict: if the key is at another version than `if_version`.
         :raises QuotaExceeded: if the namespace has used up its writes or its storage.
         """
-        result: int | None = self._executor.run(set_call(self.namespace, key, value, ttl, if_version))
+        result: int | None = self._executor.run(set_call(self.namespace, key, value, ttl=ttl, if_version=if_version))
         return 0 if value is None and result is not None else result
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -144,7 +157,7 @@ class Memory:
         :return: whether the key existed; None when the deletion is queued.
         :raises Conflict: if the key is at another version than `if_version`.
         """
-        deleted: bool | None = self._executor.run(delete_call(self.namespace, key, if_version))
+        deleted: bool | None = self._executor.run(delete_call(self.namespace, key, if_version=if_version))
         return deleted
 
     def setdefault(self, key: str, default: Any) -> Any:
@@ -296,9 +309,10 @@ class Memory:
         :param ttl: seconds until the values expire; without it they never do.
         :raises Conflict: if a key is at another version; nothing is stored then.
         :raises QuotaExceeded: if all of them together exceed a quota; nothing is stored then.
+        :raises ValueTooLarge: above 16 MiB, or 100,000 keys in `mapping` and `if_versions` together.
         """
-        command = update_call(self.namespace, mapping, if_versions, ttl)
-        if command:
+        command = update_call(self.namespace, mapping, if_versions=if_versions, ttl=ttl)
+        if mapping or if_versions:
             self._executor.run(command)
 
     def merge(self, key: str, mapping: Mapping[str, Any]) -> int | None:
@@ -322,12 +336,7 @@ class Memory:
         :raises Conflict: if the value is not a number, or `once` was used for another call.
         :raises Unavailable: if the server is unreachable: this is never queued.
         """
-        check_key(key)
-        _check_once(once)
-        if type(by) is not int and not (type(by) is float and isfinite(by)):
-            raise InvalidInput(f"by is a finite number, not {repr_short(by)}")
-        encode(by, "by")
-        return self._executor.run(commands.INCR(self.namespace, key, by, once=once))
+        return self._executor.run(_once(incr_call(self.namespace, key, by), once))
 
     def clear(self, prefix: str = "") -> int:
         """Delete all keys that start with `prefix`, all of them or none; this never counts against a quota.
@@ -336,9 +345,7 @@ class Memory:
 
         :return: how many there were.
         """
-        if prefix:
-            check_key(prefix, "prefix")
-        count: int = self._executor.run(commands.CLEAR(self.namespace, prefix))
+        count: int = self._executor.run(clear_call(self.namespace, prefix))
         return count
 
     # ------------------------------------------------------------ lists
@@ -351,9 +358,9 @@ class Memory:
         :return: the new length; None when the write is queued.
         :raises Conflict: if the value is not a list, or `once` was used for another call.
         :raises QuotaExceeded: if the namespace has used up its writes or its storage.
+        :raises ValueTooLarge: above 16 MiB or 100,000 items.
         """
-        _check_once(once)
-        length: int | None = self._executor.run(append_call(self.namespace, key, items, once))
+        length: int | None = self._executor.run(_once(append_call(self.namespace, key, *items), once))
         return length
 
     def tail(self, key: str, n: int) -> list[Any]:
@@ -397,10 +404,7 @@ class Memory:
         :raises Conflict: if the value is not a list.
         :raises Unavailable: if the server is unreachable: this is never queued.
         """
-        if n is None:  # as in dict.pop(key, None)
-            raise InvalidInput("pop takes items from a list, and n is how many; to remove a key, use delete")
-        command = commands.POP(self.namespace, check_key(key), check_count("n", n), bool(first))
-        items: list[Any] = self._executor.run(command)
+        items: list[Any] = self._executor.run(pop_call(self.namespace, key, n, first=first))
         return items
 
     # ------------------------------------------------------------ notes
@@ -543,7 +547,7 @@ class Memory:
         :param note_id: the `id` of a Note.
         :return: whether it existed.
         """
-        found: bool = self._executor.run(commands.FORGET(self.namespace, check_key(note_id, "note id")))
+        found: bool = self._executor.run(forget_call(self.namespace, note_id))
         return found
 
     def notes(
@@ -633,10 +637,11 @@ class Memory:
         """Erase a session: its conversations, what agents have stored beside them, and its notes.
 
         :param session: the name, as `conversations` gives it.
-        :return: how many items and notes it had.
+        :return: the number of keys and notes that were erased; keys that have only the ids of messages, or the progress
+            of `distill`, are not counted.
         :raises Unavailable: if the server is unreachable, or has not been sent all queued writes.
         """
-        count: int = self._executor.run(commands.FORGET_SESSION(self.namespace, check_key(session, "session")))
+        count: int = self._executor.run(forget_session_call(self.namespace, session))
         return count
 
     def distill(
@@ -678,15 +683,27 @@ class Memory:
                 t.append("log", "Sarah moved")
                 t.set("city", "Berlin")
 
-        `t` has `set`, `delete`, `update`, `merge`, `touch`, `append` and `remember`, which happen when the block ends.
-        While the server is unreachable the transaction is queued as one write, unless it has a `touch` or versions.
+        `t` has every verb that writes: `set`, `delete`, `update`, `merge`, `touch`, `incr`, `clear`, `append`, `pop`,
+        `remember`, `forget` and `forget_session`. They run in order when the block ends, each on what those before it
+        have left. Inside of the block they return None, so a value cannot depend on them; to make it depend on what is
+        stored, read it before and pass `if_version`. After the block, `t.results` has the result of each, with two
+        differences: that of `remember` is the number of the note as text, not a Note, and that of `set` with None is
+        whether the key existed.
 
-        :param once: an id of your own: a second transaction with it changes nothing.
-        :return: the Transaction; `t.results` has what each verb returned, after the block.
+        While the server is unreachable the transaction is queued as one write, and `t.results` stays None. It raises
+        Unavailable instead if a verb is never queued (`touch`, `incr`, `clear`, `pop`, `forget`, `forget_session`), or
+        has a version.
+
+        :param once: an id of your own: a second transaction with it changes nothing and has the first results, but None
+            for the items of a `pop`.
+        :return: the Transaction.
         :raises QuotaExceeded: at the end of the block, if it exceeds a quota; nothing is stored then.
-        :raises Conflict: likewise, if an `append` is to a value that is not a list, or `once` was used otherwise.
+        :raises Conflict: likewise, if a key is at another version, if a value is not what a verb needs (a list, a
+            number, an object), or if `once` was used for another transaction.
+        :raises ValueTooLarge: likewise, above 16 MiB or 100,000 items and keys.
         """
-        _check_once(once)
+        if once is not None:
+            check_key(once, "once id")
         return Transaction(self.namespace, self._executor.run, once)
 
     # ------------------------------------------------------------ the namespace
@@ -731,8 +748,9 @@ class Memory:
     def pending(self) -> list[Pending]:
         """Return the queued writes of this namespace, oldest first, each with its reason.
 
-        `get`, `get_many`, `keys`, `items`, `values`, `tail`, `slice` and `length` include them; `item`, `scan`,
-        `find`, `usage`, `recall`, `search` and `notes` do not.
+        `get`, `get_many`, `in`, `keys`, `items`, `values`, `tail`, `slice`, `length` and `conversation` with a `key`
+        include them. `item` and `scan` raise Unavailable for a key with a queued write. `find`, `search`, `recall`,
+        `notes`, `conversations` and `usage` answer from the server alone.
         """
         return self._executor.pending(self.namespace)
 
@@ -810,9 +828,9 @@ class Memory:
             after = page[-1]
 
 
-def _check_once(once: str | None) -> None:
-    if once is not None:
-        check_key(once, "once id")
+def _once(command: Command, once: str | None) -> Command:
+    """The command under the caller's own id, if it has one."""
+    return command if once is None else command._replace(once=check_key(once, "once id"))
 
 
 class _ClosedExecutor(Executor):

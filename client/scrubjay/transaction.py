@@ -2,90 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Concatenate, ParamSpec, Self
 
-from scrubjay.calls import (
-    append_call,
-    delete_call,
-    merge_call,
-    remember_call,
-    set_call,
-    touch_call,
-    transaction_call,
-    update_call,
-)
+from scrubjay import calls
 from scrubjay.commands import Command
 from scrubjay.errors import InvalidInput
 
+P = ParamSpec("P")
 
-class NoteFields(TypedDict, total=False):
-    """The arguments of `remember`, beside the content."""
 
-    type: str | None
-    tags: Iterable[str]
-    session: str | None
-    ttl: float | None
-    ttl_days: float | None
-    pinned: bool
-    metadata: Mapping[str, Any] | None
-    supersedes: Iterable[str]
-    id: str | None
+def _collected(call: Callable[Concatenate[str, P], Command]) -> Callable[Concatenate[Transaction, P], None]:
+    """The method of a transaction that adds the command of a call."""
+
+    def add(self: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        self.add(call(self.namespace, *args, **kwargs))
+
+    update_wrapper(add, call)  # with its arguments, its namespace in the place of self
+    return add
 
 
 class Transaction:
     """`with memory.transaction() as t:` runs the writes of the block together, all of them or none, when it ends.
 
-    The verbs have the arguments of Memory and return nothing; outside of the block they raise InvalidInput. A block
-    that raises an exception runs nothing.
+    The verbs have the arguments of Memory, without `once`, and return nothing: `results` has what they return, after
+    the block. Outside of the block they raise InvalidInput. A block that raises an exception runs nothing.
+    A transaction has one block: another one needs another call of `memory.transaction()`.
     """
 
     results: Sequence[Any] | None = None
-    """What each verb returned, a note as its number; None until the block has ended, and when it is queued."""
+    """What the verbs returned, one result for each call in the block, a note as its number. None until the block has
+    ended, and when the transaction is queued."""
 
     def __init__(self, namespace: str, execute: Callable[[Command], Any], once: str | None) -> None:
-        self._namespace = namespace
+        self.namespace = namespace
         self._execute = execute
         self._once = once
-        self._is_open = False
+        self._is_open = self._is_used = False
         self.commands: list[Command] = []
 
-    def set(self, key: str, value: Any, *, ttl: float | None = None) -> None:
-        """Store a value under a key; None deletes the key."""
-        self._add(set_call(self._namespace, key, value, ttl))
+    set = _collected(calls.set_call)
+    delete = _collected(calls.delete_call)
+    update = _collected(calls.update_call)
+    merge = _collected(calls.merge_call)
+    touch = _collected(calls.touch_call)
+    incr = _collected(calls.incr_call)
+    clear = _collected(calls.clear_call)
+    append = _collected(calls.append_call)
+    pop = _collected(calls.pop_call)
+    remember = _collected(calls.remember_call)
+    forget = _collected(calls.forget_call)
+    forget_session = _collected(calls.forget_session_call)
 
-    def delete(self, key: str) -> None:
-        """Delete a key."""
-        self._add(delete_call(self._namespace, key))
+    def add(self, command: Command) -> None:
+        """Add a command to those that run when the block ends.
 
-    def update(
-        self, mapping: Mapping[str, Any], *, if_versions: Mapping[str, int] | None = None, ttl: float | None = None
-    ) -> None:
-        """Store several values; None deletes a key."""
-        command = update_call(self._namespace, mapping, if_versions, ttl)
-        if command:
-            self._add(command)
-
-    def merge(self, key: str, mapping: Mapping[str, Any]) -> None:
-        """Replace fields of an object; None removes a field."""
-        self._add(merge_call(self._namespace, key, mapping))
-
-    def touch(self, key: str, ttl: float | None) -> None:
-        """Replace the expiry of a key; a transaction with this verb is never queued."""
-        self._add(touch_call(self._namespace, key, ttl))
-
-    def append(self, key: str, *items: Any) -> None:
-        """Add items to the end of a list."""
-        command = append_call(self._namespace, key, items)
-        if items:
-            self._add(command)
-
-    def remember(self, content: str, **fields: Unpack[NoteFields]) -> None:
-        """Store a note."""
-        self._add(remember_call(self._namespace, content, **fields))
-
-    def _add(self, command: Command) -> None:
+        :raises InvalidInput: outside of the block.
+        """
         if not self._is_open:
             raise InvalidInput(
                 "the writes of a transaction run when its block ends, so they have to be inside of it:"
@@ -94,7 +69,9 @@ class Transaction:
         self.commands.append(command)
 
     def __enter__(self) -> Self:
-        self._is_open = True
+        if self._is_used:
+            raise InvalidInput("a transaction has one block; start another with memory.transaction()")
+        self._is_open = self._is_used = True
         return self
 
     def __exit__(
@@ -109,5 +86,4 @@ class Transaction:
 
         :raises ValueTooLarge: if they have more bytes than one call may.
         """
-        if parts:
-            self.results = self._execute(transaction_call(self._namespace, parts, self._once))
+        self.results = self._execute(calls.transaction_call(self.namespace, parts, self._once)) if parts else []

@@ -9,9 +9,11 @@ python tests/adapters/frameworks.py --install              # only the environmen
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,14 +39,17 @@ SUITES_NEED = [
 class Suite(NamedTuple):
     """Tests of a framework that run on our class in place of its own."""
 
-    distribution: str
-    """Whose source distribution has the tests; empty if they are installed."""
+    source: str
+    """Where the tests are: in the source distribution of this package, or at a commit of a git repository (URL@commit).
+    Empty if they are installed."""
     plugin: str
     """In tests/adapters/upstream: it exchanges the class, and lists the tests that reach into the exchanged one. Empty
     if the tests are given our class."""
     tests: tuple[str, ...]
     options: tuple[str, ...] = ()
     environment: str = "frameworks"
+    folder: str = ""
+    """Of the source, in which pytest runs."""
 
 
 OWN = {"crewai": (["pytest-asyncio>=1.3"], "crewai"), "adk": ([], "adk,server")}
@@ -84,6 +89,23 @@ SUITES = {
             for name in ("", "_limit", "_context_wrapper", "_persistence_sanitize")
         ),
     ),
+    "langgraph": Suite(
+        "https://github.com/langchain-ai/langgraph@f09cfe8ffc1eeffd68f4b628ed69c30f7cad229f",
+        "",
+        (str(TESTS / "test_framework_langgraph.py"),),
+        ("-k", "conformance", "-p", "no:asyncio"),
+        folder="libs/checkpoint-conformance",
+    ),
+    "ag2": Suite(
+        "https://github.com/ag2ai/ag2@f69ea61de436026f3fe7218da5a9d1b413258e5f",
+        "swap_ag2",
+        (
+            "test/knowledge",
+            "test/test_history.py",
+            *(f"test/stream/test_{name}.py" for name in ("iter", "stream", "transient")),
+        ),
+        ("-o", "asyncio_mode=auto"),
+    ),
     "langgraph-store": Suite(
         "langgraph-checkpoint-sqlite",
         "swap_langgraph_store",
@@ -93,11 +115,27 @@ SUITES = {
 }
 
 
-def source_of(python: Path, distribution: str) -> Path:
-    """The unpacked source distribution of the version that is installed."""
+def source_of(python: Path, source: str) -> Path:
+    """The folder with the source of a suite, fetched if it is not there yet."""
+    home = python.parents[1] / "sources"
+    home.mkdir(exist_ok=True)
+    return _checked_out(home, *source.split("@")) if "@" in source else _unpacked(home, python, source)
+
+
+def _checked_out(home: Path, url: str, commit: str) -> Path:
+    folder = home / f"{url.rsplit('/', 1)[1]}-{commit}"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=home) as partial:
+            for command in (["init"], ["fetch", "--depth", "1", url, commit], ["checkout", "FETCH_HEAD"]):
+                subprocess.run(["git", "-C", partial, command[0], "--quiet", *command[1:]], check=True)
+            shutil.copytree(partial, folder, symlinks=True)
+    return folder
+
+
+def _unpacked(home: Path, python: Path, distribution: str) -> Path:
+    """The source distribution of the version that is installed."""
     show = f"import importlib.metadata; print(importlib.metadata.version({distribution!r}))"
     version = subprocess.run([python, "-c", show], capture_output=True, text=True, check=True).stdout.strip()
-    home = python.parents[1] / "sources"
     folder = home / f"{distribution.replace('-', '_')}-{version}"
     if not folder.exists():
         pip = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", home]
@@ -107,14 +145,13 @@ def source_of(python: Path, distribution: str) -> Path:
     return folder
 
 
-def run_upstream(python: Path, suite: Suite, options: list[str]) -> int:
+def run_upstream(python: Path, suite: Suite, folder: Path, options: list[str]) -> int:
     paths = os.pathsep.join(map(str, (TESTS / "upstream", TESTS.parent)))
     pytest = [python, "-m", "pytest", "-q", "-o", "addopts=", "-o", "filterwarnings=default"]
     pytest += ["-p", suite.plugin] if suite.plugin else []
     command = [*pytest, *suite.options, *options, *suite.tests]
     variables = {**os.environ, **QUIET, "PYTHONPATH": paths, "OPENAI_API_KEY": "none"}
-    folder = source_of(python, suite.distribution) if suite.distribution else TESTS / "upstream"
-    return subprocess.run(command, cwd=folder, env=variables, check=False).returncode
+    return subprocess.run(command, cwd=folder / suite.folder, env=variables, check=False).returncode
 
 
 def run_own(python: Path, files: list[str], options: list[str]) -> list[str]:
@@ -130,7 +167,8 @@ def main(arguments: list[str]) -> int:
     pythons = {"frameworks": environment("frameworks", SUITES_NEED, EXTRAS)}
     if "--install" in arguments:
         return 0
-    failed = []
+    failed: list[str] = []
+    not_fetched: list[str] = []
     if not chosen:
         apart = {TESTS / f"test_framework_{name}.py" for name in OWN}
         files = [str(path) for path in sorted(TESTS.glob("test_framework_*.py")) if path not in apart]
@@ -145,7 +183,15 @@ def main(arguments: list[str]) -> int:
                 failed += run_own(pythons[name], files, options)
         for name in chosen or SUITES:
             print(f"the tests of {name}", flush=True)
-            failed += [name] if run_upstream(pythons[SUITES[name].environment], SUITES[name], options) else []
+            suite, python = SUITES[name], pythons[SUITES[name].environment]
+            try:
+                folder = source_of(python, suite.source) if suite.source else TESTS / "upstream"
+            except subprocess.CalledProcessError:
+                not_fetched.append(name)
+                continue
+            failed += [name] if run_upstream(python, suite, folder, options) else []
+    if not_fetched:
+        print(f"not run, because their source could not be fetched: {', '.join(not_fetched)}")
     print(f"failed: {', '.join(failed)}" if failed else "passed")
     return bool(failed)
 

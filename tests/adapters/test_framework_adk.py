@@ -21,7 +21,7 @@ from google.genai.types import Blob, Content, Part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrubjay import Memory, Unavailable
+from scrubjay import InvalidInput, Memory, Unavailable
 from scrubjay.adapters.adk import ScrubjayMemoryService, ScrubjaySessionService
 
 HERE = {"app_name": "app", "user_id": "sarah"}
@@ -272,3 +272,13 @@ def test_another_process_goes_on_after_kill_9(script):
 def test_without_the_framework_the_command_that_installs_it_is_named(script):
     code = "import sys; sys.modules['google.adk'] = None; import scrubjay.adapters.adk"
     assert 'pip install "scrubjay[adk]"' in script.start(code).communicate(timeout=100)[1]
+
+
+def test_the_names_of_a_session_have_at_most_126_bytes_together(home):
+    async def run():
+        service = ScrubjaySessionService()
+        await service.create_session(app_name="app", user_id="u", session_id="s" * 122)
+        with pytest.raises(InvalidInput, match="128 bytes"):
+            await service.create_session(app_name="app", user_id="u", session_id="s" * 123)
+
+    asyncio.run(run())

@@ -19,7 +19,7 @@ from ag2.testing import TestConfig
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrubjay import AsyncMemory, Memory, Unavailable
+from scrubjay import AsyncMemory, InvalidInput, Memory, Unavailable
 from scrubjay.adapters.ag2 import ScrubjayKnowledgeStore, ScrubjayStorage
 
 
@@ -269,3 +269,16 @@ def test_another_process_goes_on_after_kill_9(script):
 def test_without_the_framework_the_command_that_installs_it_is_named(script):
     process = script.start("import sys; sys.modules['ag2'] = None; import scrubjay.adapters.ag2")
     assert 'pip install "scrubjay[ag2]"' in process.communicate(timeout=100)[1]
+
+
+def test_a_path_has_at_most_508_bytes(home):
+    async def run():
+        store = ScrubjayKnowledgeStore()
+        longest = "/" + "x" * 507
+        await store.write(longest, "tea")
+        await store.append(longest, " and cake")
+        assert await store.read(longest) == "tea and cake"
+        with pytest.raises(InvalidInput, match="at most 512"):
+            await store.write(f"{longest}x", "tea")
+
+    asyncio.run(run())

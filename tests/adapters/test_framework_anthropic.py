@@ -33,6 +33,19 @@ def test_a_file_is_a_key_and_a_directory_a_prefix(home):
     assert call(tool, "view", path="/memories").splitlines()[1:] == ["0B\t/memories"]
 
 
+def test_every_command_takes_a_path_of_512_bytes(home):
+    tool = ScrubjayMemoryTool()
+    longest, other = ("/memories/" + letter * 502 for letter in "xy")
+    call(tool, "create", path=longest, file_text="tea")
+    call(tool, "str_replace", path=longest, old_str="tea", new_str="walks")
+    call(tool, "insert", path=longest, insert_line=0, insert_text="Ana")
+    call(tool, "rename", old_path=longest, new_path=other)
+    assert "1\tAna\n     2\twalks" in call(tool, "view", path=other)
+    call(tool, "delete", path=other)
+    with pytest.raises(ToolError, match="at most 512"):
+        call(tool, "create", path=f"{longest}x", file_text="")
+
+
 def test_a_directory_is_listed_two_levels_deep_without_hidden_files(home):
     tool = ScrubjayMemoryTool()
     for path in ("a/b/c/deep.md", "a/.hidden", "z.md"):

@@ -20,7 +20,7 @@ NEEDS = {
     "langchain_cache.py": "langchain_core",
     "langgraph_thread.py": "langgraph.graph",
     "llama_index_memory.py": "llama_index.core",
-    "mcp_client.py": "mcp.client",
+    "mcp_client.py": "mcp.server.mcpserver",
     "openai_agents_session.py": "agents",
     "pydantic_ai_conversation.py": "pydantic_ai",
     "strands_session.py": "strands",

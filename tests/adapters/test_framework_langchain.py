@@ -12,7 +12,8 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, Generation
 
-from scrubjay import InvalidInput, Memory, Unavailable
+from scrubjay import InvalidInput, Memory, Unavailable, exact_json
+from scrubjay.adapters import _large, langchain
 from scrubjay.adapters.langchain import ScrubjayByteStore, ScrubjayCache, ScrubjayJsonStore
 
 
@@ -34,6 +35,18 @@ def test_more_than_one_call_can_carry_is_stored_in_several(home):
     store = ScrubjayByteStore()
     store.mset([(str(number), bytes(5 * 2**20)) for number in range(4)])
     assert [len(value) for value in store.mget(["0", "3"])] == [5 * 2**20] * 2
+
+
+def test_more_keys_than_one_call_may_write_are_stored_and_deleted_in_several(home, monkeypatch):
+    monkeypatch.setattr(langchain, "MAX_WRITE_ROWS", 3)
+    monkeypatch.setattr(exact_json, "MAX_WRITE_ROWS", 3)
+    monkeypatch.setattr(_large, "DELETED_KEYS", 3)
+    store = ScrubjayJsonStore()
+    keys = [str(number) for number in range(8)]
+    store.mset([(key, 1) for key in keys])
+    assert list(store.yield_keys()) == keys
+    store.mdelete(keys[:7])
+    assert list(store.yield_keys()) == keys[7:]
 
 
 def test_answers_are_found_by_prompt_and_model(home):

@@ -52,10 +52,11 @@ def test_the_saver_passes_the_conformance_tests(where, tmp_path, request):
             yield ScrubjaySaver(memory)
 
     report = asyncio.run(validate(saver))
-    results = report.to_dict()["results"].values()
+    results = report.to_dict()["results"]
     assert report.passed_all()
-    assert sum(result["tests_passed"] for result in results) >= 81
-    assert sum(result["tests_skipped"] for result in results) == 0
+    expected = 89 if "delta_channel_history" in results else 81  # the repository has 8 that are not released
+    assert sum(result["tests_passed"] for result in results.values()) >= expected
+    assert sum(result["tests_skipped"] for result in results.values()) == 0
 
 
 def test_a_thread_goes_on_with_sync_and_async_calls_mixed(home):

@@ -147,6 +147,18 @@ def test_doctor_tells_when_the_server_does_not_answer(tmp_path):
     assert re.search(r"PROBLEM +cannot reach http://127.0.0.1:9", ended.stdout)
 
 
+def test_doctor_and_status_tell_when_the_server_does_not_accept_the_api_key(tmp_path):
+    with serving(tmp_path / "db") as server:
+        apikey = run_text("key", "issue", "--admin", "--path", str(server.path)).stdout.strip()
+        for sent, reason in (("", "no api key was sent"), (f"{apikey}x", "not known to the server")):
+            where = {"SCRUBJAY_URL": server.url, "SCRUBJAY_API_KEY": sent, "SCRUBJAY_OUTBOX": str(tmp_path / "outbox")}
+            ended = run_text("doctor", **where)
+            assert (ended.returncode, "1 problem found" in ended.stdout) == (1, True)
+            assert re.search(f"PROBLEM +.*{reason}", ended.stdout)
+            assert reason in run_text("status", **where).stdout
+        assert run_text("doctor", **{**where, "SCRUBJAY_API_KEY": apikey}).returncode == 0
+
+
 def test_doctor_counts_queued_writes_although_the_server_does_not_answer(tmp_path):
     outbox = str(tmp_path / "outbox")
     with Memory("ns", url="http://127.0.0.1:9", outbox=outbox, timeout=1) as memory:

@@ -472,7 +472,7 @@ def test_a_damaged_backup_is_named_by_its_own_name(tmp_path):
     (tmp_path / "bad").write_bytes(b"no database" * 1000)
     done = scrubjay("restore", tmp_path / "bad", "--path", tmp_path / "db")
     assert done.returncode == 3
-    assert f"{tmp_path / 'bad'}:".encode() in done.stderr
+    assert f"{tmp_path / 'bad'} is damaged or not a backup: file is not a database; nothing was".encode() in done.stderr
     assert b".scrubjay-restore" not in done.stderr
 
 

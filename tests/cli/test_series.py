@@ -78,3 +78,11 @@ def test_a_restart_does_not_make_a_backup_before_its_time(tmp_path):
     assert 3500 < series._age_left(tmp_path, 3600) <= 3600
     (tmp_path / "scrubjay-29990101T000000Z.db").write_text("")
     assert series._age_left(tmp_path, 3600) == 3600, "a clock that was wrong does not stop the backups for years"
+
+
+def test_a_folder_that_cannot_be_made_ends_a_series_at_its_start(tmp_path):
+    path = tmp_path / "db"
+    Memory("ns", path=path).set("k", 1)
+    for folder, code, reason in ((path, 1, "is not a folder"), (path / "below", 3, "name one that can be written")):
+        done = run_command("backup", "--every", "1h", folder, "--path", path)
+        assert (done.returncode, reason in done.stderr.decode()) == (code, True), done.stderr

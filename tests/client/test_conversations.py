@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness import serving
 from scrubjay import AsyncMemory, Conflict, InvalidInput, Memory
-from scrubjay.conversations import entry, is_message, new_id, session_key, split_key, time_of, to_message
+from scrubjay.conversations import IDS, entry, is_message, new_id, session_key, split_key, time_of, to_message
 from scrubjay.memory import unattended_copy
 
 CALL = {"id": "c1", "name": "weather", "arguments": {"city": "Paris"}}
@@ -369,6 +369,7 @@ def test_a_conversation_of_ones_own_that_is_named_default_can_be_forgotten(memor
 def test_forgetting_a_session_erases_its_items_and_notes_and_nothing_else(memory):
     for session in ("sarah", "sarah2", "a:b"):
         memory.append(session_key(session), entry({"role": "user", "content": session}))
+        memory.append(session_key(session) + IDS, "1")  # not counted
         memory.set(session_key(session, "state:bot:seen"), 1)
         memory.remember(f"a note of {session}", session=session)
     memory.append("messages", entry({"role": "user", "content": "default"}))
@@ -383,7 +384,7 @@ def test_forgetting_a_session_erases_its_items_and_notes_and_nothing_else(memory
     assert memory.forget_session("default") == 1
     assert memory.forget_session("history") == 1
     assert [each.session for each in memory.conversations()] == ["sarah2"]
-    assert memory.usage().keys == len(memory.keys()) == 3
+    assert memory.usage().keys == len(memory.keys()) == 4
 
 
 def test_reading_what_is_not_a_conversation_says_so(memory):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from harness import clean_environment, fresh_name
 from scrubjay import Conflict, InvalidInput, Item, Memory, Unavailable, ValueTooLarge, local
-from scrubjay.exact_json import MAX_WRITE_BYTES
+from scrubjay.exact_json import MAX_WRITE_BYTES, MAX_WRITE_ROWS
 from scrubjay.store.sqlite import SqliteStore
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
@@ -469,6 +469,35 @@ def test_more_than_one_call_may_carry_is_refused(memory):
     memory.clear()
 
 
+def test_more_rows_than_one_call_may_write_are_refused(memory):
+    many = dict.fromkeys(map(str, range(MAX_WRITE_ROWS + 1)), 1)
+    half = list(many)[: MAX_WRITE_ROWS // 2 + 1]
+
+    def transact():
+        with memory.transaction() as t:
+            t.append("k", *half)
+            t.append("k", *half)
+
+    for write in (
+        lambda: memory.append("k", *many),
+        lambda: memory.update(many),
+        lambda: memory.update({"k": 1}, if_versions=dict.fromkeys(many, 0)),
+        transact,
+    ):
+        with pytest.raises(ValueTooLarge, match="so split it"):
+            write()
+    assert memory.keys() == []
+
+
+def test_a_list_that_was_set_with_more_items_than_one_call_may_write_is_not_turned_into_rows(memory):
+    memory.set("k", [1] * (MAX_WRITE_ROWS + 1))
+    for write in (lambda: memory.append("k", 1), lambda: memory.pop("k")):
+        with pytest.raises(Conflict, match="in several calls"):
+            write()
+    assert memory.length("k") == MAX_WRITE_ROWS + 1
+    memory.clear()
+
+
 def test_namespaces_do_not_see_each_other(open_memory):
     one, other = open_memory(), open_memory()
     one.set("k", 1)
@@ -594,6 +623,7 @@ def test_a_fork_while_other_threads_write_disturbs_neither_side(tmp_path):
     memory.close()
 
 
+@pytest.mark.timeout(300)
 def test_ctrl_c_in_one_thread_repeats_nobodys_write(tmp_path):
     program = """
 import sys, threading, time, signal, os
@@ -634,7 +664,7 @@ for thread in threads: thread.join()
 assert sorted(memory.get("list")) == sorted(done), (len(memory.get("list")), len(done))
 """
     command = [sys.executable, "-c", program, str(tmp_path / "db")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=clean_environment())
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280, env=clean_environment())
     assert done.returncode == 0, done.stderr
 
 
@@ -680,3 +710,12 @@ def test_a_memory_may_be_collected_while_another_is_opened(tmp_path, monkeypatch
     memory = Memory("b", path=str(tmp_path / "b.db"))
     memory.set("k", 1)
     assert memory.get("k") == 1
+
+
+@pytest.mark.parametrize("prefix", [None, 0, False, []])
+def test_a_prefix_that_is_no_text_clears_nothing(tmp_path, prefix):
+    with Memory("ns", path=tmp_path / "db") as memory:
+        memory["kept"] = 1
+        with pytest.raises(InvalidInput, match="a prefix is text"):
+            memory.clear(prefix)
+        assert memory["kept"] == 1

@@ -164,7 +164,7 @@ def test_everything_waits_for_a_server_that_is_not_there_yet(tmp_path, caplog):
     assert str(memory_settings().outbox) in caplog.records[0].getMessage()
     url = f"--url http://127.0.0.1:{port}"
     for command in (
-        "`scrubjay pending`",
+        "`scrubjay pending --all`",
         f"`scrubjay flush {url}`",
         f"`scrubjay pending --drop {url} --yes` deletes all",
     ):
@@ -493,7 +493,7 @@ def test_what_can_never_succeed_is_set_aside_and_said(between, server, remote, c
     remote.append("text", 1)
     remote.set("after", 2)
     between.mode = "pass"
-    with pytest.raises(Unavailable, match=r"1 write could not be sent.*is not a list"):
+    with pytest.raises(Unavailable, match=r"has refused 1 write: .*is not a list"):
         remote.flush()
     assert [(waits.verb, waits.key, waits.refused) for waits in remote.pending()] == [("append", "text", True)]
     assert remote.get("after") == 2, "the rest goes on"
@@ -642,9 +642,11 @@ def test_a_write_that_may_have_happened_is_not_sent_again_after_the_server_forgo
         assert len(changed.fetchall()) == 1
         file.commit()
     between.mode = "pass"
-    with pytest.raises(Unavailable, match="may have happened"):
+    ways_out = rf"flush --refused --url {between.url}` sends them once more, .* --drop-refused --url {between.url}`"
+    with pytest.raises(Unavailable, match=f"has refused 1 write: .* may have happened.*{ways_out}"):
         remote.flush()
     assert direct(server, remote).get("l") == ["once"]
+    assert main(["flush", "--url", between.url]) == 1
     assert [write.refused for write in remote.pending()] == [True]
     assert main(["flush", "--url", between.url, "--refused"]) == 0
     assert direct(server, remote).get("l") == ["once", "once"], "as asked for"
@@ -697,7 +699,7 @@ def test_another_api_key_can_send_what_waits_for_a_revoked_one(tmp_path, capsys,
             )
             monkeypatch.setenv("SCRUBJAY_URL", proxy.url)
             monkeypatch.setenv("SCRUBJAY_API_KEY", secrets[0][1])
-            assert main(["flush", "--timeout", "1"]) == 1
+            assert main(["flush", "--timeout", "1"]) == 3
             assert "not known to the server" in capsys.readouterr().err
             monkeypatch.setenv("SCRUBJAY_API_KEY", secrets[1][1])
             assert main(["pending", "--all"]) == 0
@@ -785,7 +787,7 @@ def test_a_key_in_the_url_of_the_environment_is_the_key_of_the_printed_commands(
         told = capsys.readouterr().out
         assert "another api key" not in told
         assert f"to send them: scrubjay flush --url {between.url}\n" in told
-        assert main(["flush", "--timeout", "0", "--json"]) == 1
+        assert main(["flush", "--timeout", "0", "--json"]) == 3
         told, errors = capsys.readouterr()
         assert json.loads(told) == {"failed": [between.url], "made_with_other_keys": 0}
         assert "sj_" not in errors
@@ -856,7 +858,7 @@ def test_flush_without_a_server_named_sends_to_all_but_shows_an_api_key_to_none_
         with Memory("ns", url=url, api_key=apikey) as memory:
             memory.set("k", 1)
     monkeypatch.setenv("SCRUBJAY_API_KEY", "another")
-    assert main(["flush", "--timeout", "0.2"]) == 1
+    assert main(["flush", "--timeout", "0.2"]) == 3
     told = capsys.readouterr().err
     assert f"1 write could not be sent to {away}: cannot reach" in told
     assert f"scrubjay flush --other-keys --url {other}" in told

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness import run_command
+from conftest import memories
+from harness import fresh_name, run_command, run_text
 from scrubjay import AsyncMemory, Conflict, InvalidInput, NotFound, QuotaExceeded
 from scrubjay import memory as memory_module
+from scrubjay.commands import VERBS
 from scrubjay.store import items as items_module
+
+
+@pytest.fixture(params=["embedded", "server", "postgres"])
+def open_memory(request, tmp_path):
+    yield from memories(request, tmp_path)
 
 
 @pytest.fixture
@@ -270,6 +278,15 @@ def test_every_verb_can_be_awaited(open_memory):
             assert await memory.merge("o", {"x": 1}) == 1
             assert await memory.touch("o", 100)
             assert await memory.clear("o") == 1
+            async with memory.transaction() as t:
+                t.pop("l")
+                t.incr("n")
+            assert t.results == [[3], 1]
+            await memory.remember("Sarah drinks tea", id="drink")
+            note = await memory.remember("Sarah drinks coffee", id="drink")
+            assert [(found.id, found.content) for found in await memory.notes()] == [(note.id, "Sarah drinks coffee")]
+            await memory.set("text", "PostgreSQL")
+            assert [match.key for match in await memory.search("postgresql")] == ["text"]
 
     asyncio.run(use())
 
@@ -295,3 +312,97 @@ def test_the_command_has_the_verbs(tmp_path):
     assert run("keys", "ns") == "user\n"
     assert run_command("touch", "ns", "nope", **where).returncode == 1
     assert run_command("merge", "ns", "user", "text", **where).returncode == 1
+
+
+@pytest.mark.parametrize("place", ["file", "server"])
+def test_the_command_writes_several_things_together(place, tmp_path, request):
+    where = {"SCRUBJAY_PATH": str(tmp_path / "db")}
+    if place == "server":
+        where = {"SCRUBJAY_URL": request.getfixturevalue("server").url}
+    ns = fresh_name()
+
+    def run(*words: str, stdin: str = "") -> str:
+        done = run_text(*words, stdin=stdin, **where)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("update", ns, '{"a": 1, "b": [1, 2], "c": 3}', "--ttl", "100")
+    run("update", ns, "-", "--if-versions", '{"a": 1, "d": 0}', stdin='{"c": null, "d": {"x": 1}}')
+    assert run_text("update", ns, '{"a": 2}', "--if-versions", '{"a": 9}', **where).returncode == 1
+    lines = '{"key": "b", "value": [1, 2]}\n{"key": "d", "value": {"x": 1}}\n'
+    assert run("items", ns, "--after", "a") == lines
+    assert run("items", ns, "--after", "d", "--reverse", "-n", "1") == '{"key": "b", "value": [1, 2]}\n'
+
+    writes = [
+        {"verb": "set", "key": "k", "value": 1, "if_version": 0, "ttl": 100},
+        {"verb": "delete", "key": "a"},
+        {"verb": "update", "values": {"u": 1}, "if_versions": {"u": 0}},
+        {"verb": "merge", "key": "d", "fields": {"x": None, "y": 2}},
+        {"verb": "touch", "key": "b"},
+        {"verb": "incr", "key": "n", "by": 2},
+        {"verb": "append", "key": "b", "items": [3, 4]},
+        {"verb": "pop", "key": "b", "n": 2, "first": True},
+        {"verb": "clear", "prefix": "u"},
+        {"verb": "remember", "content": "Sarah likes tea", "id": "tea"},
+        {"verb": "forget", "key": "tea"},
+        {"verb": "forget_session", "key": "s"},
+    ]
+    results = json.loads(run("transaction", ns, "-", "--once", "id-1", "--json", stdin=json.dumps(writes)))["results"]
+    assert results == [results[0], True, None, results[3], True, 2, 4, [1, 2], 1, results[9], True, 0]
+    assert {write["verb"] for write in writes} == {verb.name for verb in VERBS.values() if verb.in_transaction}
+    assert json.loads(run("get", ns, "b")) == [3, 4]
+    results[7] = None  # the items of a pop are not stored for a repetition
+    assert json.loads(run("transaction", ns, json.dumps(writes), "--once", "id-1")) == results
+
+
+@pytest.mark.parametrize(
+    ("writes", "reason"),
+    [
+        ("{}", "writes is a list of writes"),
+        ('[{"verb": "usage"}]', "writes[0] is an object with a verb, one of set, delete"),
+        ("[1]", "not 1"),
+        ('[{"verb": "delete"}]', 'writes[0] lacks the field "key"'),
+        (
+            '[{"verb": "set", "key": "k", "value": 1, "x": 1}]',
+            "writes[0] has an unknown field 'x'; set takes key, value, ttl, if_version",
+        ),
+        ('[{"verb": "remember", "content": "c", "x": 1}]', "unknown field 'x'; remember takes content, type, tags,"),
+        ('[{"verb": "append", "key": "k", "items": "abc"}]', "items is a list"),
+        ('[{"verb": "pop", "key": "k", "n": -1}]', "n is between 0 and"),
+        ('[{"verb": "pop", "key": "k", "first": "no"}]', "first is true or false, not 'no'"),
+        ('[{"verb": "update"}]', 'writes[0] lacks the field "values"'),
+        (
+            '[{"verb": "update", "values": {"a": 1}, "mapping": {"b": 1}}]',
+            "unknown field 'mapping'; update takes values, if_versions, ttl",
+        ),
+        ('[{"verb": "merge", "key": "k", "mapping": {}}]', "unknown field 'mapping'; merge takes key, fields"),
+        ('[{"verb": "forget", "note_id": "n"}]', "unknown field 'note_id'; forget takes key"),
+        ('[{"verb": "clear", "prefix": null}]', "a prefix is text, not NoneType"),
+    ],
+)
+def test_the_command_names_what_is_wrong_with_a_transaction(tmp_path, writes, reason):
+    where = {"SCRUBJAY_PATH": str(tmp_path / "db")}
+    done = run_text("transaction", "ns", writes, **where)
+    assert done.returncode == 1
+    assert reason in done.stderr
+
+
+def test_the_command_names_the_argument_that_is_not_json(tmp_path):
+    where = {"SCRUBJAY_PATH": str(tmp_path / "db")}
+    assert run_text("set", "ns", "k", "1", **where).returncode == 0
+    for words, start in (
+        (("update", "ns", "{"), "VALUES"),
+        (("update", "ns", "{}", "--if-versions", "x"), "--if-versions"),
+        (("merge", "ns", "k", "x"), "FIELDS"),
+        (("find", "ns", "--where", "x"), "--where"),
+        (("transaction", "ns", "x"), "WRITES"),
+    ):
+        done = run_text(*words, **where)
+        assert (done.returncode, done.stderr.startswith(f"scrubjay: {start}: this is not JSON")) == (1, True)
+
+
+@pytest.mark.parametrize("words", [("set", "ns", "k"), ("append", "ns", "k"), ("remember", "ns"), ("update", "ns")])
+def test_input_that_is_not_utf8_is_refused_as_such(tmp_path, words):
+    done = run_command(*words, "-", stdin=b'"\xff"', SCRUBJAY_PATH=str(tmp_path / "db"))
+    assert done.returncode == 1
+    assert b"standard input is not UTF-8 text" in done.stderr

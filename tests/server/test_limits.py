@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import scrubjay_limits
 from harness import Server, eventually, issue_key, serving
 from scrubjay import Memory, QuotaExceeded, Unauthenticated, Unavailable
+from scrubjay.exact_json import MAX_WRITE_ROWS
 from scrubjay.validation import MAX_NOTE_BYTES
 from scrubjay_limits import (
     CHECK_SECONDS,
@@ -717,6 +718,21 @@ def test_the_body_of_a_read_is_small(quick, path):
     for more in (asked + asked[:100], asked * 5):
         answer = requests.post(url, json={field: more}, timeout=60)
         assert (answer.status_code, answer.json()["code"]) == (413, "value_too_large")
+
+
+@pytest.mark.parametrize("verb", ["append", "update", "compare", "transaction", "both"])
+def test_one_request_does_not_hold_the_file_for_millions_of_rows(quick, verb):
+    many = [1] * (MAX_WRITE_ROWS + 1)
+    keys = dict.fromkeys(map(str, range(MAX_WRITE_ROWS + 1)), 1)
+    method, path, body = {
+        "append": ("POST", "lists/k", {"items": many}),
+        "update": ("PATCH", "items", {"values": keys}),
+        "compare": ("PATCH", "items", {"values": {}, "if_versions": keys}),
+        "transaction": ("POST", "transaction", {"commands": [{"verb": "append", "key": "k", "items": many[1:]}] * 2}),
+        "both": ("PATCH", "items", {"values": dict.fromkeys(list(keys)[1:], 1), "if_versions": {"0": 0}}),
+    }[verb]
+    answer = requests.request(method, f"{quick.url}/v1/namespaces/rows/{path}", json=body, timeout=60)
+    assert (answer.status_code, answer.json()["code"]) == (413, "value_too_large"), answer.text
 
 
 def test_small_requests_are_answered_while_large_bodies_are_parsed(quick):

@@ -11,6 +11,7 @@ import pytest
 import requests
 
 from harness import clean_environment
+from scrubjay.exact_json import MAX_WRITE_ROWS
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 
@@ -34,3 +35,12 @@ def test_the_service_conforms_to_its_openapi_document(guarded, tmp_path):
     assert int(re.search(r"(\d+) generated", done.stdout)[1]) > 1000
     assert guarded.process.poll() is None
     assert requests.get(f"{guarded.url}/ready", timeout=60).json()["status"] == "ready"
+
+
+def test_the_document_states_how_many_items_and_keys_one_call_may_write(guarded):
+    schemas = requests.get(f"{guarded.url}/openapi.json", timeout=60).json()["components"]["schemas"]
+    update, append, transaction = (
+        schemas[name]["properties"] for name in ("UpdateItemsBody", "AppendItemsBody", "TransactionBody")
+    )
+    limits = [append["items"]["maxItems"], transaction["commands"]["maxItems"], update["values"]["maxProperties"]]
+    assert {*limits, update["if_versions"]["anyOf"][0]["maxProperties"]} == {MAX_WRITE_ROWS}

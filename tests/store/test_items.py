@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness import SyncDriver, work_of
 from scrubjay.store import items, lists, overview
-from scrubjay.store.operation import LONG_WRITE, operation
+from scrubjay.store.operation import LONG_WRITE, NO_QUOTA, READ, Context, operation
 from scrubjay.store.sqlite.store import SqliteStore
 
 
@@ -100,3 +100,19 @@ def _opened(folder: Path) -> closing[SqliteStore]:
 def _bytes_read() -> int:
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["rchar"])
+
+
+def test_one_item_is_read_in_one_statement_and_a_list_that_was_deleted_meanwhile_is_passed_over(open_driver):
+    driver = open_driver()
+    driver.run(items.set_item("ns", "a", "1"))
+    driver.run(lists.append_items("ns", "b", ["2"]))
+    (found,), cursor = driver.run(items.list_items("ns", "", "", 1, True))
+    assert (found.key, found.text, cursor) == ("b", "[2]", "b")
+    operation = items.list_items("ns", "", "", 1, True)
+    assert operation.mode is READ
+    statements = operation.start(Context(0, NO_QUOTA))
+    next(statements)
+    statements.send([("b", None, 1, 0, 0, None, 3)])  # it asks for the items of the list
+    with pytest.raises(StopIteration) as stopped:
+        statements.send([])
+    assert stopped.value.value == ([], "b")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from scrubjay.errors import Conflict, NotFound
@@ -21,6 +21,8 @@ UNFINISHED_SECONDS = 3600
 """Seconds after which the parts of a save that did not come to its end expire; a save has to be faster."""
 NAME_BYTES = 400
 """Bytes of a key that are repeated in the keys of its parts; the token alone makes them unique."""
+DELETED_KEYS = 10_000
+"""Keys that one call deletes: with 5 MiB of the longest keys it is far below what a call may have."""
 PARTS = "part/"
 """The start of the keys of parts; the key that they belong to follows."""
 
@@ -85,6 +87,12 @@ def delete_text(memory: Memory, key: str, beside: Callable[[Row], Mapping[str, N
             continue
         return True
     return False
+
+
+def delete_keys(memory: Memory, keys: Sequence[str]) -> None:
+    """Delete any number of keys, in as many calls as they need."""
+    for start in range(0, len(keys), DELETED_KEYS):
+        memory.update(dict.fromkeys(keys[start : start + DELETED_KEYS]))
 
 
 def parts_prefix(key: str) -> str:

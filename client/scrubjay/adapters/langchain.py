@@ -15,9 +15,10 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
+from scrubjay.adapters._large import delete_keys
 from scrubjay.adapters._plain import plain
 from scrubjay.async_memory import AsyncMemory
-from scrubjay.exact_json import byte_size, encode
+from scrubjay.exact_json import MAX_WRITE_ROWS, byte_size, encode
 from scrubjay.memory import Memory
 
 try:
@@ -31,7 +32,7 @@ except ImportError as error:
 V = TypeVar("V")
 
 BATCH_BYTES = 12 * 2**20
-"""Bytes of values that one call writes: at most 16 MiB are allowed."""
+"""Bytes of keys and values that one call writes: at most 16 MiB are allowed."""
 _GENERATIONS: dict[str, Any] = {
     kind.__name__: kind for kind in (Generation, GenerationChunk, ChatGeneration, ChatGenerationChunk)
 }
@@ -54,13 +55,13 @@ class _Store(BaseStore[str, V]):
         return [self._decode(found[key]) if key in found else None for key in keys]
 
     def mset(self, key_value_pairs: Sequence[tuple[str, V]]) -> None:
-        """Store values; all of them or none, unless they have more than 12 MB together."""
+        """Store values; all of them or none, unless they are more than 100,000 or have more than 12 MiB together."""
         batch: dict[str, Any] = {}
         size = 0
         for key, value in key_value_pairs:
             stored = self._encode(value)
-            length = byte_size(encode(stored))
-            if batch and size + length > BATCH_BYTES:
+            length = byte_size(key) + byte_size(encode(stored))
+            if size + length > BATCH_BYTES or len(batch) == MAX_WRITE_ROWS:
                 self._memory.update(batch)
                 batch, size = {}, 0
             batch[key] = stored
@@ -68,7 +69,7 @@ class _Store(BaseStore[str, V]):
         self._memory.update(batch)
 
     def mdelete(self, keys: Sequence[str]) -> None:
-        self._memory.update(dict.fromkeys(keys))
+        delete_keys(self._memory, keys)
 
     def yield_keys(self, *, prefix: str | None = None) -> Iterator[str]:
         yield from self._memory.keys(prefix or "")

@@ -13,11 +13,12 @@ import math
 import random
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
-from scrubjay.adapters._large import PARTS, load_text, parts_prefix, save_rows
+from scrubjay.adapters._large import PARTS, delete_keys, load_text, parts_prefix, save_rows
 from scrubjay.adapters._plain import join_key, plain, quote_part, unquote_part
 from scrubjay.async_memory import AsyncMemory
 from scrubjay.errors import Conflict
@@ -56,6 +57,8 @@ try:
     )
 except ImportError as error:
     raise missing("langgraph", "LangGraph", error) from error
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import DeltaChannelHistory
 
 Rows = dict[str, dict[str, Any]]
 """Keys and rows of pending writes; a key starts with that of the checkpoint, so that both are read at once."""
@@ -281,7 +284,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
             unused = [key for key in self._memory.keys(prefix) if key not in used]
             kept = set(map(parts_prefix, used))
             parts = [key for key in self._memory.keys(PARTS + prefix) if f"{key.rsplit('/', 2)[0]}/" not in kept]
-            self._memory.update(dict.fromkeys(unused + parts))
+            delete_keys(self._memory, unused + parts)
 
     def _checkpoints(self, prefix: str) -> Iterator[dict[str, Any]]:
         """The rows of checkpoints, without pending writes."""
@@ -304,6 +307,15 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         found: CheckpointTuple | None = await read(self.get_tuple, config)
+        return found
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Walk all ancestors of a checkpoint in one thread; LangGraph's own walk changes threads for each of them."""
+        found: Mapping[str, DeltaChannelHistory] = await read(
+            partial(self.get_delta_channel_history, config=config, channels=channels)
+        )
         return found
 
     async def alist(

@@ -13,6 +13,7 @@ from scrubjay import commands
 from scrubjay.cli.output import note
 from scrubjay.cli.parser import did_you_mean
 from scrubjay.errors import InvalidInput, NotFound, ScrubjayError, pluralize
+from scrubjay.exact_json import decode_body
 from scrubjay.executor import Executor
 from scrubjay.memory import Memory, open_executor, resolve_arguments
 from scrubjay.settings import Settings, checked, memory_settings, parse_seconds
@@ -49,8 +50,28 @@ def _send_queued_writes(arguments: argparse.Namespace) -> None:
         except ScrubjayError:
             note(
                 f"{pluralize(len(memory.pending()), 'write')} to {arguments.namespace!r} of other programs could not be"
-                " sent before this command; `scrubjay pending` says why, `scrubjay flush` sends them"
+                " sent before this command; `scrubjay pending` says why, and how to send or delete them"
             )
+
+
+def read_text(argument: str) -> str:
+    """The text of an argument; "-" means standard input."""
+    if argument != "-":
+        return argument
+    try:
+        text = sys.stdin.read()
+        text.encode()  # bytes that are not UTF-8 may be read as lone surrogates
+    except UnicodeError:
+        raise InvalidInput("standard input is not UTF-8 text") from None
+    return text
+
+
+def read_json(argument: str, name: str) -> Any:
+    """The value of an argument that is JSON; "-" means standard input, and errors start with the argument's name."""
+    try:
+        return decode_body(read_text(argument))
+    except InvalidInput as error:
+        raise InvalidInput(f"{name}: {error}") from None
 
 
 def require_database(arguments: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from scrubjay.cli.common import describe_totals, disk_usage, open_file, open_queue, open_store, settings_of
 from scrubjay.cli.output import Report, format_size
 from scrubjay.cli.parser import Commands
+from scrubjay.commands import NAMESPACES
 from scrubjay.errors import InvalidInput, ScrubjayError, pluralize
 from scrubjay.settings import Settings
 from scrubjay.store.sqlite import SqliteStore
@@ -105,12 +106,13 @@ def _check_server(settings: Settings, report: Report) -> int:
     report(f"server   {shown}", server=shown)
     problems = []
     try:
-        version = HttpExecutor(settings).health()
-    except ScrubjayError as error:
-        problems.append(str(error))
-    else:
+        server = HttpExecutor(settings)
+        version = server.health()
         report(f"ok       answers, version {version}", server_version=version)
         report("         its data is checked on its machine: scrubjay doctor --path FILE")
+        server.run(NAMESPACES(""))  # needs an api key where the server has keys
+    except ScrubjayError as error:
+        problems.append(str(error))
     with open_queue() as file:
         summaries = file.summaries(location=settings.url and split_credentials(settings.url)[0])
     if count := sum(each.writes for each in summaries):

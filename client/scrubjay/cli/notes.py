@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scrubjay import commands
-from scrubjay.cli.common import SECONDS, executor_of, fail, open_database, open_memory, require_namespace
+from scrubjay.cli.common import SECONDS, executor_of, fail, open_database, open_memory, read_text, require_namespace
 from scrubjay.cli.output import NUMBER_ALIGN, Column, format_age, note, print_json, print_records, printable
 from scrubjay.cli.parser import Commands
 from scrubjay.cli.progress import Progress
@@ -20,7 +20,7 @@ from scrubjay.validation import RANKINGS
 
 
 def remember(arguments: argparse.Namespace) -> int:
-    content = sys.stdin.read() if arguments.content == "-" else arguments.content
+    content = read_text(arguments.content)
     with open_memory(arguments) as memory:
         stored = memory.remember(
             content,

@@ -8,17 +8,18 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from scrubjay.cli.common import SECONDS, fail, open_queue
 from scrubjay.cli.output import Report, note
 from scrubjay.cli.parser import SERVER, Commands
-from scrubjay.errors import InvalidInput, ScrubjayError, pluralize
+from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable, pluralize
 from scrubjay.memory import open_executor
 from scrubjay.models import iso
 from scrubjay.settings import Settings, is_database, memory_settings
 
 if TYPE_CHECKING:
+    from scrubjay.outbox.executor import OutboxExecutor
     from scrubjay.outbox.queue import QueueFile, Summary, Target
 
 
@@ -156,14 +157,14 @@ def flush(arguments: argparse.Namespace) -> int:
         note("no writes are queued")
     targets = [(url, settings.api_key)] if url else _targets(summaries, settings.api_key)
     with Report(arguments) as report:
-        failed = [
-            _target(location, None).location
+        failures = {
+            _target(location, None).location: code
             for location, api_key in targets
-            if not _flush(location, api_key, arguments, report)
-        ]
+            if (code := _flush(location, api_key, arguments, report))
+        }
         left = _report_other_keys(targets, url)
-        report(failed=failed, made_with_other_keys=left)
-    return 1 if failed or left else 0
+        report(failed=list(failures), made_with_other_keys=left)
+    return max([*failures.values(), 1 if left else 0])
 
 
 def _targets(summaries: Sequence[Summary], api_key: str | None) -> list[tuple[str, str | None]]:
@@ -196,14 +197,11 @@ def _database_name(url: str) -> str:
     return Address(url).name
 
 
-def _flush(location: str, api_key: str | None, arguments: argparse.Namespace, report: Report) -> bool:
-    from scrubjay.outbox.executor import OutboxExecutor  # noqa: PLC0415 - only this command needs it
-
+def _flush(location: str, api_key: str | None, arguments: argparse.Namespace, report: Report) -> int:
+    """Send what is queued for a target; returns the exit code, after printing why some of it was not sent."""
     try:
         queued = _count_queued(location)
-        executor = _open_outbox(location, api_key)
-        assert isinstance(executor, OutboxExecutor)  # noqa: S101 - for the type checker
-        with contextlib.closing(executor):
+        with contextlib.closing(_open_outbox(location, api_key)) as executor:
             if arguments.other_keys:
                 executor.take_over_other_keys()
             if arguments.refused:
@@ -212,30 +210,35 @@ def _flush(location: str, api_key: str | None, arguments: argparse.Namespace, re
             sent = queued - _count_queued(location)
             report(f"{pluralize(sent, 'write')} sent to {executor.location}", flushed=[executor.location])
     except ScrubjayError as error:  # other servers may still accept theirs
-        fail(str(error))
-        return False
-    return True
+        is_unusable = isinstance(error, Unavailable) and _count_queued(location, refused=False)
+        return fail(str(error), 3 if is_unusable else 1)
+    return 0
 
 
-def _open_outbox(location: str, api_key: str | None) -> object:
+def _open_outbox(location: str, api_key: str | None) -> OutboxExecutor:
     """An outbox in front of a server, or in front of a file or a database that an agent could not write to."""
+    settings = _settings_for(location, api_key)
+    return cast("OutboxExecutor", open_executor(settings, strict=False, unattended=not settings.url))
+
+
+def _settings_for(location: str, api_key: str | None) -> Settings:
     from scrubjay.transport import is_server  # noqa: PLC0415 - only this command needs it
 
     if is_server(location):
-        return open_executor(memory_settings(url=location, api_key=api_key or ""), strict=False)
+        return memory_settings(url=location, api_key=api_key or "")
     if is_database(location):
         settings = memory_settings()
         known = {_database_name(url): url for url in (settings.store, settings.url) if url and is_database(url)}
-        store = known.get(location, location)  # the queue has no password: one may be in ~/.pgpass
-        return open_executor(settings._replace(url=None, store=store), strict=False, unattended=True)
-    settings = memory_settings(path=location)._replace(url=None, store=None)
-    return open_executor(settings, strict=False, unattended=True)
+        # The queue has no password: one may be in ~/.pgpass.
+        return settings._replace(url=None, store=known.get(location, location))
+    return memory_settings(path=location)._replace(url=None, store=None)
 
 
-def _count_queued(location: str) -> int:
-    """How many writes for a server or a file are queued, with whichever api key."""
+def _count_queued(location: str, *, refused: bool = True) -> int:
+    """How many writes for a server or a file are queued, with whichever api key; without those refused for good."""
     with open_queue() as file:
-        return sum(each.writes for each in file.summaries(location=_target(location, None).location))
+        summaries = file.summaries(location=_target(location, None).location)
+    return sum(each.writes for each in summaries if refused or not each.is_refused)
 
 
 def _report_other_keys(targets: Sequence[tuple[str, str | None]], url: str | None) -> int:

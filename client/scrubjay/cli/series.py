@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from scrubjay.cli.common import fail
-from scrubjay.errors import InvalidInput, ScrubjayError
+from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
 
 NAME = "scrubjay-%Y%m%dT%H%M%SZ.db"
 """The name of a backup: the moment when it was begun, in UTC; in this form the order of names is the order of time."""
@@ -30,17 +30,29 @@ def parse_duration(text: str) -> float:
 
 def back_up_once(folder: Path, make: Callable[[Path], None], keep: int | None) -> None:
     """Make one backup in the folder, then delete all but the newest `keep`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if not folder.is_dir():
-        raise InvalidInput(f"{folder} is not a folder; name one for the backups")
+    make_folder(folder)
     make(folder / f"{datetime.now(UTC):{NAME}}")
     if keep:
         for old in list_backups(folder)[:-keep]:
             old.unlink(missing_ok=True)
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder of a series, unless it exists."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise InvalidInput(f"{folder} is not a folder; name one for the backups") from error
+    except OSError as error:
+        raise Unavailable(f"cannot make the folder {folder}: {error.strerror}; name one that can be written") from error
+
+
 def back_up_forever(folder: Path, make: Callable[[Path], None], keep: int | None, every: float) -> None:
-    """Make a backup whenever the newest is `every` seconds old, until SIGTERM; one that fails is tried again."""
+    """Make a backup whenever the newest is `every` seconds old, until SIGTERM; one that fails is tried again.
+
+    A folder that cannot be made is raised at the start, where somebody sees it.
+    """
+    make_folder(folder)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     wait = _age_left(folder, every)

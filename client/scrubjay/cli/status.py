@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scrubjay.cli.common import describe_totals, disk_usage, open_queue, open_store, settings_of
 from scrubjay.cli.output import Report, format_size
 from scrubjay.cli.parser import SERVER, Commands
+from scrubjay.commands import NAMESPACES
 from scrubjay.errors import ScrubjayError, Unavailable, pluralize
 from scrubjay.settings import Settings, memory_settings, resolve
 from scrubjay.store.consistency import Totals, count_all
 from scrubjay.store.engine import location_of
 from scrubjay.version import __version__
+
+if TYPE_CHECKING:
+    from scrubjay.http import HttpExecutor
 
 CHECK_SECONDS = 2.0
 """Seconds that `status` and `open` wait for a server: a local one answers at once."""
@@ -93,7 +98,18 @@ def _report_server(settings: Settings, report: Report) -> bool:
         return False
     used = "" if settings.url else "; commands use the data above, unless SCRUBJAY_URL names the server"
     report(f"server   {url} answers, version {version}{used}", server=url, answers=True)
+    if settings.url and (refusal := _refusal(settings)):
+        report(f"         but refuses: {refusal}", error=str(refusal))
     return True
+
+
+def _refusal(settings: Settings) -> ScrubjayError | None:
+    """Why the server does not accept requests with this api key, or without one."""
+    try:
+        _open_server(settings).run(NAMESPACES(""))
+    except ScrubjayError as error:
+        return error
+    return None
 
 
 def _report_queue(report: Report) -> None:
@@ -102,7 +118,7 @@ def _report_queue(report: Report) -> None:
     with open_queue() as file:
         count = sum(each.writes for each in file.summaries())
     if count:
-        report(f"queued   {pluralize(count, 'write')} for a server; to list them: scrubjay pending", queued=count)
+        report(f"queued   {pluralize(count, 'write')} for a server; to list them: scrubjay pending --all", queued=count)
 
 
 def open_(arguments: argparse.Namespace) -> int:
@@ -128,10 +144,14 @@ def server_url(settings: Settings) -> str:
 
 def _check_server(settings: Settings) -> str:
     """The version of the server; raises Unavailable if none answers."""
+    return _open_server(settings).health()
+
+
+def _open_server(settings: Settings) -> HttpExecutor:
     from scrubjay.http import HttpExecutor  # noqa: PLC0415 - only these commands need it
 
     timeout = min(settings.timeout, CHECK_SECONDS)
-    return HttpExecutor(settings._replace(url=server_url(settings), timeout=timeout)).health()
+    return HttpExecutor(settings._replace(url=server_url(settings), timeout=timeout))
 
 
 def add_commands(command: Commands) -> None:

@@ -1,15 +1,15 @@
-"""Commands on values, lists and usage: get, set, keys, items, rm, clear, append, tail, pop, usage, quota and more."""
+"""Commands on values, lists and usage: get, set, items, update, transaction, append, pop, quota and more."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 from scrubjay import commands
+from scrubjay.calls import commands_of
 from scrubjay.cli.common import (
     SECONDS,
     add_limit_flags,
@@ -17,6 +17,8 @@ from scrubjay.cli.common import (
     fail,
     given_limits,
     open_memory,
+    read_json,
+    read_text,
     require_namespace,
 )
 from scrubjay.cli.output import Report, format_duration, format_size, note, print_json, print_lines
@@ -56,15 +58,34 @@ def keys(arguments: argparse.Namespace) -> int:
 
 def items(arguments: argparse.Namespace) -> int:
     with open_memory(arguments) as memory:
-        found = memory.items(arguments.prefix, limit=arguments.n, reverse=arguments.reverse)
+        found = memory.items(arguments.prefix, after=arguments.after, limit=arguments.n, reverse=arguments.reverse)
         lines = ({"key": key, "value": value} for key, value in found)
         return _print_items(arguments, lines, f"no key{_starting(arguments)} in {arguments.namespace!r}")
 
 
 def merge(arguments: argparse.Namespace) -> int:
-    fields = decode_body(sys.stdin.read() if arguments.fields == "-" else arguments.fields)
+    fields = read_json(arguments.fields, "FIELDS")
     with open_memory(arguments) as memory, Report(arguments) as report:
         report(version=memory.merge(arguments.key, fields))
+    return 0
+
+
+def update(arguments: argparse.Namespace) -> int:
+    values = read_json(arguments.values, "VALUES")
+    versions = None if arguments.if_versions is None else read_json(arguments.if_versions, "--if-versions")
+    with open_memory(arguments) as memory, Report(arguments) as report:
+        memory.update(values, if_versions=versions, ttl=arguments.ttl)
+        report(updated=len(values))
+    return 0
+
+
+def transaction(arguments: argparse.Namespace) -> int:
+    writes = read_json(arguments.writes, "WRITES")
+    with open_memory(arguments) as memory:
+        with memory.transaction(once=arguments.once) as collected:
+            for command in commands_of(memory.namespace, writes, "writes"):
+                collected.add(command)
+        print_json({"results": collected.results} if arguments.json else collected.results)
     return 0
 
 
@@ -109,7 +130,7 @@ def search(arguments: argparse.Namespace) -> int:
 
 
 def find(arguments: argparse.Namespace) -> int:
-    where = decode_body(sys.stdin.read() if arguments.where == "-" else arguments.where)
+    where = read_json(arguments.where, "--where")
     with open_memory(arguments) as memory:
         found = memory.find(arguments.prefix, where=where, limit=arguments.n)
     lines = ({"key": item.key, "value": item.value} for item in found)
@@ -215,8 +236,7 @@ def _fail_missing(arguments: argparse.Namespace) -> int:
 
 def _value(text: str, arguments: argparse.Namespace) -> Any:
     """The value of JSON text, or the text itself if it is not JSON or --text is given."""
-    if text == "-":
-        text = sys.stdin.read()
+    text = read_text(text)
     if arguments.text:
         return text
     try:
@@ -291,6 +311,7 @@ def _add_value_commands(command: Commands) -> None:
     pairs.add_argument("prefix", **prefix)
     pairs.add_argument("-n", type=checked(parse_count), help="how many at most")
     pairs.add_argument("--reverse", action="store_true", help="from the last key to the first")
+    pairs.add_argument("--after", metavar="KEY", help="only keys after it; with --reverse, before it")
     finder = command(
         "search", search, "print the values and items of lists that fit best as JSON, one a line",
         "namespace", "query", example="scrubjay search my-agent PostgreSQL",
@@ -318,6 +339,24 @@ def _add_value_commands(command: Commands) -> None:
         example="""scrubjay merge my-agent user '{"city": "Berlin"}'""", needs_file=False,
     )  # fmt: skip
     merger.add_argument("fields", metavar="FIELDS", help="a JSON object; null removes a field; - is stdin")
+    updater = command(
+        "update", update, "store several values, all of them or none", "namespace",
+        example="""scrubjay update my-agent '{"city": "Berlin", "old": null}'""", needs_file=False,
+    )  # fmt: skip
+    updater.add_argument("values", metavar="VALUES", help="a JSON object of keys and values; null deletes; - is stdin")
+    updater.add_argument("--ttl", **SECONDS, help="seconds until they expire")
+    updater.add_argument(
+        "--if-versions", metavar="VERSIONS", help="a JSON object of keys and expected versions; 0: it must not exist"
+    )
+    runner = command(
+        "transaction", transaction, "run several writes, all of them or none, and print their results", "namespace",
+        example="""scrubjay transaction my-agent '[{"verb": "incr", "key": "n"}, {"verb": "pop", "key": "tasks"}]'""",
+        needs_file=False,
+    )  # fmt: skip
+    runner.add_argument(
+        "writes", metavar="WRITES", help="a JSON list of objects: a verb and its arguments, as in HTTP; - is stdin"
+    )
+    runner.add_argument("--once", metavar="ID", help="an id: a second transaction with it changes nothing")
     toucher = command(
         "touch", touch, "replace the expiry of a value and nothing else", "namespace", "key",
         example="scrubjay touch my-agent session --ttl 3600",

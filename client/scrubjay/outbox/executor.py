@@ -198,7 +198,12 @@ class OutboxExecutor(Executor):
                         f"{command.verb.name} needs a result, and {pluralize(len(queued), 'write')} to {namespace!r}"
                         f" must be sent before it: {queued[0].reason}"
                     )
-        result = self._ask(command)
+        try:
+            result = self._ask(command)
+        except Unavailable as error:
+            if error.status >= 500 and not isinstance(error, OutcomeUnknown):
+                raise Unavailable(f"{error}; {_never_queued(command)}") from error
+            raise
         if command.verb is SET_QUOTA:
             self._sender.retry_now()  # a quota may have held up queued writes
         return result
@@ -406,6 +411,12 @@ def _as_list(key: str, value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise Conflict(f"the value of {key!r} is not a list; delete it, or use another key")
     return value
+
+
+def _never_queued(command: Command) -> str:
+    part = next(part for part in command.argument("commands", (command,)) if part.needs_result)
+    what = f"{part.verb.name} with a version" if part.verb.queueable else part.verb.name
+    return f"{what} is never queued, so nothing of this call was stored"
 
 
 def _no_version(key: str, instead: str) -> Unavailable:

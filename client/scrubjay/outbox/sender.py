@@ -100,8 +100,8 @@ class Sender(ForkSafe):
         """Commands for queued writes, which work when they are pasted."""
         url = f"--url {shlex.quote(self.location)}"
         return (
-            f"`scrubjay pending` lists queued writes, `scrubjay flush {url}` sends them, `scrubjay pending --drop {url}"
-            " --yes` deletes all of them, of every namespace"
+            f"`scrubjay pending --all` lists queued writes, `scrubjay flush {url}` sends them, `scrubjay pending --drop"
+            f" {url} --yes` deletes all of them, of every namespace"
         )
 
     # ------------------------------------------------------------ queueing
@@ -238,9 +238,17 @@ class Sender(ForkSafe):
             self.retry_now()
             self._changed.wait_for(lambda: all(map(self._is_refused, self._unsent(namespace))), timeout)
         left = self.pending(namespace)
+        unsent = [write for write in left if not write.is_refused]
+        if unsent:
+            writes = pluralize(len(unsent), "write")
+            raise Unavailable(f"{writes} could not be sent to {self.location}: {unsent[0].reason}; {self.ways_out}")
         if left:
-            writes = pluralize(len(left), "write")
-            raise Unavailable(f"{writes} could not be sent to {self.location}: {left[0].reason}; {self.ways_out}")
+            writes, url = pluralize(len(left), "write"), f"--url {shlex.quote(self.location)}"
+            raise Unavailable(
+                f"{self.location} has refused {writes}: {left[0].reason}; `scrubjay pending --all` lists them,"
+                f" `scrubjay flush --refused {url}` sends them once more, `scrubjay pending --drop-refused {url}`"
+                " deletes them"
+            )
 
     def retry_now(self) -> None:
         """Try at once what was delayed."""

@@ -19,6 +19,7 @@ from scrubjay.store.operation import (
     SNAPSHOT,
     WRITE,
     Context,
+    Operation,
     Rows,
     SlowQuery,
     Statements,
@@ -74,16 +75,18 @@ class CurrentItem(NamedTuple):
 @operation("item", READ)
 def read_item(context: Context, namespace: str, key: str) -> Statements[StoredItem | None]:
     rows = yield "read_item", (namespace, key)
-    if not rows:
-        return None
-    stored = StoredItem(key, *rows[0])
+    return (yield from _complete(context, namespace, StoredItem(key, *rows[0]))) if rows else None
+
+
+def _complete(context: Context, namespace: str, stored: StoredItem) -> Statements[StoredItem | None]:
+    """An item that was read without the items of its list, with them; None if it has expired or was deleted since."""
     if stored.text is None:  # a list
-        return (yield from _read_list(context, namespace, key))
+        return (yield from _read_list(context, namespace, stored.key))
     if is_expired(stored.expires_at, context.now):
         return None
     if context.cipher is NO_ENCRYPTION:
         return stored
-    return stored._replace(text=context.cipher.decrypt(stored.text, item_associated_data(namespace, key)))
+    return stored._replace(text=context.cipher.decrypt(stored.text, item_associated_data(namespace, stored.key)))
 
 
 @operation("get", READ)
@@ -138,15 +141,34 @@ def list_keys(
     return [key for (key,) in rows]
 
 
-@operation("items", SNAPSHOT)
 def list_items(
-    context: Context, namespace: str, prefix: str = "", after: str = "", limit: int = MAX_PAGE, reverse: bool = False
-) -> Statements[tuple[list[StoredItem], str | None]]:
+    namespace: str, prefix: str = "", after: str = "", limit: int = MAX_PAGE, reverse: bool = False
+) -> Operation[tuple[list[StoredItem], str | None]]:
     """Items in the order of their keys, or in reverse, and the key to continue after; None if there are no more."""
+    if limit == 1:
+        return _list_one(namespace, prefix, after, reverse)
+    return _list_several(namespace, prefix, after, limit, reverse)
+
+
+@operation("items", READ)
+def _list_one(
+    context: Context, namespace: str, prefix: str, after: str, reverse: bool
+) -> Statements[tuple[list[StoredItem], str | None]]:
+    """One item whatever its size, in one statement, which needs no transaction: a tenth of the time of the call."""
     at = (namespace, context.now, *key_range(prefix, after, reverse=reverse))
-    size = 0
-    if limit > 1:  # one item is read whatever its size
-        ((size,),) = yield SlowQuery("sum_last_items" if reverse else "sum_first_items", (*at, limit))
+    rows = yield SlowQuery("last_items" if reverse else "first_items", (*at, 1))
+    if not rows:
+        return [], None
+    found = yield from _complete(context, namespace, StoredItem._make(rows[0]))
+    return [found] if found else [], rows[0][0]
+
+
+@operation("items", SNAPSHOT)
+def _list_several(
+    context: Context, namespace: str, prefix: str, after: str, limit: int, reverse: bool
+) -> Statements[tuple[list[StoredItem], str | None]]:
+    at = (namespace, context.now, *key_range(prefix, after, reverse=reverse))
+    ((size,),) = yield SlowQuery("sum_last_items" if reverse else "sum_first_items", (*at, limit))
     if size is None:
         return [], None
     if size > PAGE_BYTES:

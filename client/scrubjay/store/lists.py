@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from scrubjay.errors import Conflict
-from scrubjay.exact_json import byte_size, decode, encode
+from scrubjay.exact_json import MAX_WRITE_ROWS, byte_size, decode, encode
 from scrubjay.store.encryption import item_associated_data
 from scrubjay.store.expiry import charge, is_expired
 from scrubjay.store.items import SLOW_CHARS, CurrentItem, open_item
@@ -155,6 +155,11 @@ def _split_into_rows(context: Context, usage: NamespaceUsage, key: str) -> State
     at = (usage.namespace, key)
     ((stored, _),) = yield "read_value", at
     parts = _parse_list(key, context.cipher.decrypt(stored, item_associated_data(*at)))
+    if len(parts) > MAX_WRITE_ROWS:
+        raise Conflict(
+            f"the list {key!r} was set as one value of {len(parts)} items, and at most {MAX_WRITE_ROWS} can be turned"
+            " into rows; read it, delete it, and append its items in several calls"
+        )
     yield from _append_rows(context, *at, [encode(part) for part in parts])
     yield "turn_into_list", (len(parts), *at)
     return len(parts)

@@ -112,7 +112,7 @@ class Context(NamedTuple):
     numbers_by_namespace: bool = False
     """Whether the engine numbers the changes of each namespace on its own, so that a cursor belongs to one."""
     counts_writes: bool = True
-    """Whether each write counts against the daily quota; False inside a transaction, which counts as one."""
+    """Whether each write counts against the daily quota; False once a transaction has counted, which it does once."""
 
 
 class Replay(NamedTuple):

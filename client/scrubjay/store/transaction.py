@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from scrubjay.exact_json import decode
 from scrubjay.models import Note
 from scrubjay.store.operation import ERASE, LONG_WRITE, READ, WRITE, Context, Operation, Replay, Statements, operation
-from scrubjay.store.usage import NamespaceUsage, open_namespace
+from scrubjay.store.usage import NamespaceUsage
 
 Parts = Sequence[Operation[tuple[Any, NamespaceUsage]]]
 
@@ -15,8 +16,8 @@ Parts = Sequence[Operation[tuple[Any, NamespaceUsage]]]
 def run_all(namespace: str, parts: Parts) -> Operation[tuple[list[Any], NamespaceUsage]]:
     """Run write operations on a namespace in one transaction.
 
-    It returns their results in order, a note as its number. Together they count as one write of the daily quota;
-    deletions and new expiries alone are not counted, as everywhere.
+    It returns their results in order as JSON values: a note is its number, and popped items are values. Together they
+    count as one write of the daily quota, if one of them counts at all.
     """
     modes = {part.mode for part in parts}
     mode = ERASE if ERASE in modes else WRITE if modes <= {WRITE} else LONG_WRITE
@@ -24,22 +25,26 @@ def run_all(namespace: str, parts: Parts) -> Operation[tuple[list[Any], Namespac
 
 
 def _run_all(context: Context, namespace: str, parts: Parts) -> Statements[tuple[list[Any], NamespaceUsage]]:
-    usage = yield from open_namespace(context, namespace)
-    if any(map(_is_counted, parts)):
-        usage.charge(writes=1)
-        yield from usage.save()
+    usage = NamespaceUsage(context, namespace)
     results: list[Any] = []
     for part in parts:
-        result, usage = yield from part.start(context._replace(counts_writes=False, verb=part.verb))
-        results.append(result.cursor if isinstance(result, Note) else result)
+        result, usage = yield from part.start(context._replace(verb=part.verb))
+        results.append(_to_json(result))
+        if usage.has_counted_writes:
+            context = context._replace(counts_writes=False)
     return results, usage
 
 
-def _is_counted(part: Operation[Any]) -> bool:
-    if part.verb == "update":
-        texts, *_ = part.content
-        return any(text is not None for text in texts.values())
-    return part.verb not in ("delete", "touch")
+def _to_json(result: Any) -> Any:
+    """A result of an operation, which has values as JSON text, as a JSON value."""
+    if isinstance(result, Note):
+        return result.cursor
+    return [decode(text) for text in result] if isinstance(result, list) else result
+
+
+def _without_items(results: Sequence[Any]) -> list[Any]:
+    """What is stored to answer a repeated transaction: popped items are content, and would outlive their deletion."""
+    return [None if isinstance(result, list) else result for result in results]
 
 
 @operation("transaction", READ)
@@ -49,7 +54,7 @@ def _results(_context: Context, _namespace: str, results: list[Any]) -> Statemen
 
 
 _REPLAY = Replay(
-    summarize=lambda results: results,
+    summarize=_without_items,
     reload=_results,
     content=lambda _namespace, parts: [(part.verb, part.content) for part in parts],
 )

@@ -84,6 +84,11 @@ class NamespaceUsage:
         return self._context.cipher
 
     @property
+    def has_counted_writes(self) -> bool:
+        """Whether this operation has counted against the daily quota."""
+        return self.writes > self._found[3]
+
+    @property
     def is_empty(self) -> bool:
         return not self.keys and not self.notes
 
