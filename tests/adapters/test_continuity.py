@@ -252,6 +252,56 @@ def test_clear_history_that_is_written_out_starts_an_empty_group_chat(kind):
     assert texts(group.memory.get("messages")) == ["one", "B 1", "two", "B 2"]
 
 
+async def arun(name, starter, peer, options):
+    """Start a chat with an async function of AutoGen, and wait for its end."""
+    if name == "a_initiate_chats":
+        await starter.a_initiate_chats([{"recipient": peer, "chat_id": 1, **options}])
+    elif name == "a_sequential_run":
+        for response in await starter.a_sequential_run([{"recipient": peer, **options}]):
+            await response.process()
+    elif name == "a_run":
+        response = await starter.a_run(peer, **options)
+        await response.process()
+    else:
+        async for _ in starter.a_run_iter(peer, **options):
+            pass
+
+
+def run(name, starter, peer, options):
+    """Start a chat with any function of AutoGen that hands `clear_history` on, and wait for its end."""
+    if name.startswith("a_"):
+        asyncio.run(arun(name, starter, peer, options))
+    elif name == "nested":
+        outer, host = quiet(ConversableAgent, "outer"), quiet(ConversableAgent, "host")
+        host.register_nested_chats([{"sender": starter, "recipient": peer, **options}], trigger=outer)
+        outer.initiate_chat(host, message="go", max_turns=1, silent=True)
+    elif name == "initiate_chats":
+        starter.initiate_chats([{"recipient": peer, **options}])
+    elif name == "sequential_run":
+        for response in starter.sequential_run([{"recipient": peer, **options}]):
+            response.process()
+    elif name == "run":
+        starter.run(peer, **options).process()
+    else:
+        list(starter.run_iter(peer, **options))
+
+
+@pytest.mark.parametrize("name", ["run", "a_run", "run_iter", "a_run_iter", "initiate_chats", "a_initiate_chats",
+                                  "sequential_run", "a_sequential_run", "nested"])  # fmt: skip
+@pytest.mark.parametrize("starts", ["ours", "theirs"])
+@pytest.mark.parametrize("written", [{}, {"clear_history": True}, {"clear_history": False}], ids=str)
+def test_a_chat_that_is_started_in_another_way_starts_empty_only_if_that_is_written_out(name, starts, written):
+    if name != "nested" and not hasattr(ConversableAgent, name):
+        pytest.skip(f"this AutoGen has no {name}")
+    talk(user(), assistant(), "one")
+    agent, person = assistant(), user()
+    starter, peer = (agent, person) if starts == "ours" else (person, agent)
+    run(name, starter, peer, {"message": "two", "max_turns": 1, "silent": True, **written})
+    expected = ["two"] if written.get("clear_history") else ["one", "two"]
+    assert texts(agent.chat_messages[person])[::2] == expected
+    assert texts(assistant().chat_messages[user()])[::2] == ["one", "two"]
+
+
 @pytest.mark.parametrize(("is_visible", "after_true"), [(True, ["three"]), (False, ["one", "two", "three"])])
 def test_chats_continue_if_a_tracer_has_wrapped_initiate_chat_before(script, is_visible, after_true):
     """Written out, True starts an empty chat only if the default can be told from it."""

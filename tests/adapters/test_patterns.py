@@ -1,20 +1,23 @@
 """Patterns of AG2 continue: messages, context variables, the active agent, and members that join and leave."""
 
 import asyncio
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("autogen.agentchat.group", reason="this AutoGen has no patterns")
 
-from autogen import ConversableAgent
+from autogen import ConversableAgent, agentchat
 from autogen.agentchat import a_initiate_group_chat, initiate_group_chat
 from autogen.agentchat.group import AgentTarget, ContextVariables, ReplyResult
 from autogen.agentchat.group.patterns import AutoPattern, DefaultPattern, RoundRobinPattern
 
 from adapters.models import call_of, quiet, says, serving_model
 from harness import serving
-from scrubjay import InvalidInput, Memory, PersistentAgent, persist
+from scrubjay import InvalidInput, Memory, PersistentAgent, persist, transport
+from slow_link import SlowLink
 
 pytestmark = [
     pytest.mark.usefixtures("home"),
@@ -129,6 +132,15 @@ def test_sessions_keep_patterns_apart_and_can_be_forgotten():
         assert alice.context_variables.to_dict() == {"topic": "none", "seen": []}
         assert desk(model, memory="desk", session="alice").history() == []
         assert all("alice" not in key for key in Memory("desk").keys())  # noqa: SIM118
+
+
+def test_a_pattern_that_is_given_its_first_messages_again_starts_with_the_initial_agent():
+    said = [{"role": "user", "name": "customer", "content": text} for text in ("one", "two")]
+    with serving_model(call_of("transfer", {}), "Which invoice?", "Welcome.") as model:
+        ask(desk(model), "one")
+        ask(desk(model), said)
+        assert sent(model.seen[-1]) == ["I am triage.", "one", "two"]
+        assert [line["message"] for line in desk(model).history()] == ["one", "two", "Welcome."]
 
 
 def test_a_round_robin_goes_on_with_the_agent_after_the_user():
@@ -299,14 +311,25 @@ def test_a_swarm_needs_a_memory_and_takes_what_a_group_chat_takes(contrib):
     assert type(agent) is ConversableAgent
 
 
-def test_an_agent_is_as_before_when_an_async_swarm_fails_or_never_starts(contrib):
-    chat = persist(contrib.a_initiate_swarm_chat, memory="desk")
+@pytest.mark.parametrize("name", ["initiate_swarm_chat", "a_initiate_swarm_chat", "run_swarm", "a_run_swarm"])
+def test_an_agent_is_as_before_when_a_swarm_fails_or_never_starts(contrib, name):
+    async def process(running):
+        await (await running).process()
+
+    def run(*arguments):
+        started = chat(*arguments)
+        if name.startswith("a_"):
+            asyncio.run(process(started))
+        elif name == "run_swarm":
+            started.process()
+
+    chat = persist(getattr(contrib, name), memory="desk")
     agent = quiet(ConversableAgent, "agent")
     before = set(vars(agent))
-    chat(agent, "one", [agent]).close()
-    assert (type(agent), set(vars(agent))) == (ConversableAgent, before)
+    if name.startswith("a_"):
+        chat(agent, "one", [agent]).close()
     with pytest.raises(ValueError, match="must be a list of ConversableAgents"):
-        asyncio.run(chat(agent, "one", ["not an agent"]))
+        run(agent, "one", ["not an agent"])
     assert (type(agent), set(vars(agent))) == (ConversableAgent, before)
 
 
@@ -317,3 +340,69 @@ def test_a_swarm_that_is_not_persistent_is_as_autogen_makes_it(contrib):
     assert sent(model.seen[-1]) == ["I am triage.", "one", "Which invoice?", "two"], "persistent agents have their past"
     assert [line["content"] for line in result.chat_history] == ["two", "Paid."]
     assert context.to_dict() == {"topic": "none"}
+
+
+class Stalls:
+    """Requests over a link with a delay during which the event loop that waits for them did not turn."""
+
+    def __init__(self, monkeypatch):
+        self.found = []
+        self._turned = threading.Event()
+        self._is_running = False
+        stalls = self
+
+        class Watched(transport.PooledTransport):
+            def send(self, method, path, *rest):
+                stalls._turned.clear()
+                answer = super().send(method, path, *rest)
+                # An answer takes until the loop has turned, however busy the machine is; a loop that waits never does.
+                if stalls._is_running and not stalls._turned.wait(0 if asyncio._get_running_loop() else 60):
+                    stalls.found.append((method, path))
+                return answer
+
+        monkeypatch.setattr(transport, "PooledTransport", Watched)
+
+    async def watch(self, running):
+        async def turn():
+            while True:
+                self._turned.set()
+                await asyncio.sleep(0.005)
+
+        turning = asyncio.create_task(turn())
+        self._is_running = True
+        try:
+            response = await running
+            if hasattr(response, "process"):
+                await response.process()
+        finally:
+            self._is_running = False
+            turning.cancel()
+
+
+@pytest.mark.parametrize("name", ["a_initiate_group_chat", "a_run_group_chat", "a_initiate_swarm_chat", "a_run_swarm"])
+@pytest.mark.parametrize(("kind", "is_resumed"), [(PersistentAgent, False), (ConversableAgent, True)])
+def test_the_event_loop_turns_while_what_is_stored_of_a_chat_is_read(monkeypatch, tmp_path, name, kind, is_resumed):
+    module = agentchat if "group" in name else pytest.importorskip("autogen.agentchat.contrib.swarm_agent")
+    if not hasattr(module, name):
+        pytest.skip(f"this AutoGen has no {name}")
+    stalls = Stalls(monkeypatch)
+    lines = (("customer", "one"), ("billing", "Which invoice?"), ("customer", "two"))
+    said = [{"role": "user", "name": name, "content": text} for name, text in lines]
+    with (
+        serving_model(call_of("transfer", {}), "Which invoice?", "Paid.") as model,
+        serving(tmp_path / "served.db", "--durability", "fast") as server,
+        closing(SlowLink(server.port, delay=0.05)) as link,
+    ):
+        memory = Memory("desk", url=link.url)
+        members = {"kind": kind} if kind is ConversableAgent else {"kind": lambda *a, **o: kind(*a, memory=memory, **o)}
+        for message in ("one", said if is_resumed else "two"):
+            if module is agentchat:
+                pattern = desk(model, memory=memory, **members)
+                running = getattr(module, name)(pattern, message, max_rounds=5)
+            else:
+                running = persist(getattr(module, name), memory=memory)(**swarm(module, model, message, **members))
+            asyncio.run(stalls.watch(running))
+    assert stalls.found == []
+    assert model.refused == []
+    assert sent(model.seen[-1])[0] == "I am billing."
+    assert sent(model.seen[-1])[-1] == "two"

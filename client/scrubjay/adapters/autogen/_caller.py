@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from enum import Enum
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 from autogen import ConversableAgent, GroupChat, GroupChatManager
@@ -32,8 +32,10 @@ class Caller(Enum):
     AUTOGEN = "AutoGen elsewhere"
 
 
-_STARTING = ("_prepare_chat", "initiate_chat", "a_initiate_chat")
-"""Methods that start a chat, of AutoGen and of the adapter."""
+_STARTING = ("initiate_chat", "a_initiate_chat", "run", "a_run", "run_iter", "a_run_iter")
+"""Methods of ConversableAgent that take `clear_history` and hand it on; older versions have only the first two."""
+_TAKING_DICTS = ("initiate_chats", "ConversableAgent.sequential_run", "ConversableAgent.a_sequential_run")
+"""Functions that are given the arguments of chats as dicts, and add no `clear_history` of their own."""
 _KNOWN = {"_prepare_chat": Caller.START_OF_CHAT, "resume": Caller.RESUME, "a_resume": Caller.RESUME}
 
 
@@ -44,23 +46,25 @@ def find_caller(frame: FrameType) -> tuple[Caller, Any]:
     if not is_autogen(frame):
         return Caller.USER, None
     caller = _KNOWN.get(frame.f_code.co_name, Caller.AUTOGEN)
-    if caller is Caller.START_OF_CHAT and frame.f_locals.get("clear_history") is True and _is_started_outside(frame):
+    if caller is Caller.START_OF_CHAT and frame.f_locals.get("clear_history") is True and _is_written_out(frame):
         caller = Caller.START_OF_EMPTY_CHAT
     return caller, frame.f_locals.get("self")
 
 
-def _is_started_outside(frame: FrameType | None) -> bool:
-    """Whether code outside AutoGen has called the method that starts the chat, whose `_prepare_chat` is this frame.
+def _is_written_out(frame: FrameType | None) -> bool:
+    """Whether code outside AutoGen has written the True that the `_prepare_chat` of this frame was given.
 
-    False as well if the default of that method could not be marked, because any True may be the default then.
+    AutoGen writes it, too, in `initiate_group_chat`. False as well if the default of a method that hands it on could
+    not be marked, because any True may be the default then.
     """
-    is_marked = False
     while frame is not None and not is_outside(frame):
-        if frame.f_code.co_name not in _STARTING:
+        method = frame.f_code.co_qualname.partition(".<locals>")[0]
+        if method in _TAKING_DICTS:
+            return True
+        if is_autogen(frame) and method not in _marked and frame.f_code.co_name != "_prepare_chat":
             return False
-        is_marked = is_marked or frame.f_code in _marked
         frame = frame.f_back
-    return is_marked
+    return True
 
 
 class _Default(int):
@@ -70,8 +74,8 @@ class _Default(int):
         return "True"
 
 
-_marked: set[CodeType] = set()
-"""The code of methods whose default of `clear_history` is not the True that users write."""
+_marked: set[str] = set()
+"""Qualified names of methods whose default of `clear_history` is not the True that users write."""
 
 
 def _mark_default(method: Any) -> None:
@@ -87,11 +91,12 @@ def _mark_default(method: Any) -> None:
         if defaults[at] is True:
             defaults[at] = _Default(True)
             function.__defaults__ = tuple(defaults)
-        _marked.add(code)
+        _marked.add(function.__qualname__)
 
 
-for _method in (ConversableAgent.initiate_chat, ConversableAgent.a_initiate_chat):
-    _mark_default(_method)
+for _name in _STARTING:
+    if hasattr(ConversableAgent, _name):
+        _mark_default(getattr(ConversableAgent, _name))
 
 
 def is_autogen(frame: FrameType) -> bool:

@@ -1,16 +1,18 @@
 """PersistentPattern: a pattern of AG2 whose group chats continue, with their context variables and the active agent.
 
-A pattern makes a new GroupChat for each call of `initiate_group_chat`. That chat becomes persistent as soon as it is
-made, and each of its messages is saved together with the context variables that have changed and with a hand-off that
-nobody has followed yet.
+A pattern makes a new GroupChat for each call of `initiate_group_chat`. That chat becomes persistent when it is started,
+and each of its messages is saved together with the context variables that have changed and with a hand-off that nobody
+has followed yet.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from autogen import Agent, GroupChatManager
+from autogen import Agent
 
 from scrubjay.adapters._sessions import State, Writes, fingerprint
 from scrubjay.adapters.autogen._group_chat import (
@@ -87,6 +89,7 @@ class PatternPart(SessionPart):
 
     def attach_chat(self, pattern: Any, manager: Any) -> None:
         """Make the chat of a manager persistent, with all that is saved beside its messages."""
+        self.restore(pattern)
         members = [str(agent.name) for agent in pattern.agents]
         options = {**self._options, "members": members}
         group = change_class(
@@ -104,7 +107,8 @@ class PatternPart(SessionPart):
         AutoGen's own starts each chat with the initial agent.
         """
         names = {agent.name for agent in pattern.agents}
-        active = _last_of(names, group._scrubjay.record.speakers) or _last_of(names, group.speaker_history)
+        record = group._scrubjay.record
+        active = _last_of(names, record.speakers) or _last_of(names, group.speaker_history)
         handed_to = self._handed_to.get(_NEXT)
         agent = group.agent_by_name(handed_to or active) if handed_to or active else None
         is_first = agent is not None
@@ -114,7 +118,9 @@ class PatternPart(SessionPart):
             if not is_first:
                 return select(last_speaker, chat)
             is_first = False
-            select(last_speaker, chat)  # which names the initial agent the first time that it is called
+            initial = select(last_speaker, chat)  # which names the initial agent the first time that it is called
+            if handed_to is None and active not in record.speakers and not record.has_earlier:
+                return initial  # the user resumed from a message before the first one of an agent
             is_natural = handed_to is None and pattern.user_agent is not None and last_speaker is pattern.user_agent
             return select(last_speaker, chat) if is_natural else agent
 
@@ -145,18 +151,56 @@ def _handed_to(manager: Any) -> str | None:
     return None
 
 
+class ChatStarter:
+    """Stands for the agent that starts the chat of a manager, and makes the chat persistent before.
+
+    AutoGen makes a chat in a synchronous call, also under an event loop, which must not wait for what is stored. It
+    awaits the start.
+    """
+
+    def __init__(self, agent: Any, attach: Callable[[Any], None]) -> None:
+        """`attach` makes the chat of a manager persistent."""
+        self._agent = agent
+        self._attach = attach
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agent, name)
+
+    def initiate_chat(self, manager: Any, *args: Any, **kwargs: Any) -> Any:
+        self._attach(manager)
+        return self._agent.initiate_chat(manager, *args, **kwargs)
+
+    async def a_initiate_chat(self, manager: Any, *args: Any, **kwargs: Any) -> Any:
+        await asyncio.to_thread(self._attach, manager)
+        return await self._agent.a_initiate_chat(manager, *args, **kwargs)
+
+
+def attach_before_resume(manager: Any, attach: Callable[[Any], None]) -> None:
+    """Make the chat of a manager persistent before AutoGen resumes it, which it does if several messages are given."""
+    own_resume, own_a_resume = manager.resume, manager.a_resume
+
+    def resume(*args: Any, **kwargs: Any) -> Any:
+        attach(manager)
+        return own_resume(*args, **kwargs)
+
+    async def a_resume(*args: Any, **kwargs: Any) -> Any:
+        await asyncio.to_thread(attach, manager)
+        return await own_a_resume(*args, **kwargs)
+
+    manager.resume, manager.a_resume = resume, a_resume
+
+
 class PersistentPattern(Pattern, PersistentMixin):
     """A pattern whose group chats continue; `persist(pattern)` makes one."""
 
     _scrubjay: PatternPart
 
     def prepare_group_chat(self, *args: Any, **kwargs: Any) -> Any:
-        """Prepare a group chat, as the pattern does, and make it persistent."""
-        self._scrubjay.restore(self)
-        prepared = super().prepare_group_chat(*args, **kwargs)
-        manager = next(part for part in prepared if isinstance(part, GroupChatManager))
-        self._scrubjay.attach_chat(self, manager)
-        return prepared
+        """Prepare a group chat, as the pattern does, that becomes persistent when it is started."""
+        *others, manager, messages, starter, names, users = super().prepare_group_chat(*args, **kwargs)
+        attach = partial(self._scrubjay.attach_chat, self)
+        attach_before_resume(manager, attach)
+        return *others, manager, messages, starter and ChatStarter(starter, attach), names, users
 
 
 def start_pattern(pattern: Any, memory: Memory | str | None, session: str, **options: Any) -> None:

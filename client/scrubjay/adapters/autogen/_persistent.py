@@ -191,9 +191,8 @@ def change_class(
 
 @cache
 def _persistent_class(own: Any, kind: type) -> type:
-    """The persistent version of a class, which keeps attributes that have the names of ours."""
-    kept = {name: inspect.getattr_static(own, name) for name in PersistentMixin.PUBLIC if hasattr(own, name)}
-    return type(f"Persistent{own.__name__}", (kind, own), {"__module__": own.__module__, **kept})
+    """The persistent version of a class, whose own attributes come before those of PersistentMixin."""
+    return type(f"Persistent{own.__name__}", (kind, own), {"__module__": own.__module__})
 
 
 def warn_of_hidden_names(thing: Any) -> None:

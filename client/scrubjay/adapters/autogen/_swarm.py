@@ -1,19 +1,20 @@
 """PersistentSwarm: a swarm function of pyautogen 0.9 whose chats continue.
 
-`initiate_swarm_chat` makes a group chat and its manager for each call, and hands neither out. It tells every member the
-manager, though, when all is made and before the chat starts: it sets `_swarm_manager`. The initial agent has a property
-of that name until then, and there the chat is made persistent, as that of a pattern is.
+`initiate_swarm_chat` makes a group chat and its manager for each call, and hands neither out. It calls functions of its
+module that find the agent which starts the chat, and that tell every member the manager. Each call runs a copy of
+AutoGen's function with other globals, in which these make the chat persistent when it is started, as that of a pattern.
+So nothing of AutoGen and no agent is changed that a failing call could leave so.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache, update_wrapper
+from collections.abc import Callable
+from functools import update_wrapper
+from types import FunctionType
 from typing import Any, NamedTuple
 
-from scrubjay.adapters.autogen._pattern import PatternPart
+from scrubjay.adapters.autogen._pattern import ChatStarter, PatternPart, attach_before_resume
 from scrubjay.adapters.autogen._persistent import PersistentMixin, SessionPart
 from scrubjay.conversations import MESSAGES
 from scrubjay.errors import InvalidInput
@@ -21,8 +22,10 @@ from scrubjay.memory import Memory
 
 _MODULE = "autogen.agentchat.contrib.swarm_agent"
 _FUNCTIONS = ("initiate_swarm_chat", "a_initiate_swarm_chat", "run_swarm", "a_run_swarm")
-_WAITING = "_scrubjay_when_linked"
-"""The attribute of an initial agent that has the function to call when it is told its manager."""
+_LINK = "_link_agents_to_swarm_manager"
+"""The function that these call with the members and the manager, last before the chat starts."""
+_PROCESS = "_process_initial_messages"
+"""The function that returns messages, the agent that starts the chat, names and users."""
 
 
 def is_swarm_function(thing: Any) -> bool:
@@ -53,7 +56,7 @@ class SwarmPart(SessionPart):
     def history(self) -> list[dict[str, Any]]:
         return self.session.history(MESSAGES)
 
-    def start_chat(self, swarm: Swarm, manager: Any) -> None:
+    def attach_chat(self, swarm: Swarm, manager: Any) -> None:
         """Make the chat of a manager persistent. Context variables that are given again are not restored again."""
         if self._last is None or self._last[0] is not swarm.context_variables:
             part = PatternPart(swarm, self.memory, self.session.name, self._options)
@@ -84,55 +87,37 @@ class PersistentSwarm(PersistentMixin):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function; the chat that it makes goes on with what is stored."""
         given = self._signature.bind(*args, **kwargs).arguments
-        if inspect.iscoroutinefunction(self._function):
-            return self._run_async(given, args, kwargs)
-        with self._waiting(given):
-            return self._function(*args, **kwargs)
 
-    async def _run_async(self, given: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with self._waiting(given):  # from the await on, in which errors are raised
-            return await self._function(*args, **kwargs)
+        def attach(manager: Any) -> None:
+            swarm = Swarm(given["initial_agent"], given["agents"], given.get("user_agent"), manager.context_variables)
+            self._scrubjay.attach_chat(swarm, manager)
 
-    @contextmanager
-    def _waiting(self, given: dict[str, Any]) -> Iterator[None]:
-        """Let the initial agent wait for its manager, until it is told or the block fails."""
-        agent: Any = given["initial_agent"]
-        own: Any = type(agent)
-
-        def when_linked(manager: Any) -> None:
-            swarm = Swarm(agent, given["agents"], given.get("user_agent"), manager.context_variables)
-            self._scrubjay.start_chat(swarm, manager)
-
-        if _WAITING not in vars(agent):
-            agent.__class__ = _waiting_class(own)
-        vars(agent)[_WAITING] = when_linked
-        try:
-            yield
-        except BaseException:
-            _stop_waiting(agent)
-            raise
+        return _attaching(self._function, attach)(*args, **kwargs)
 
 
-@cache
-def _waiting_class(own: Any) -> type:
-    """A class with a property that is used once: the object then has its own class again."""
+def _attaching(function: Callable[..., Any], attach: Callable[[Any], None]) -> Callable[..., Any]:
+    """A copy of a swarm function that calls `attach` with the manager of its chat when the chat starts."""
+    module = inspect.unwrap(function).__globals__
 
-    def link(agent: Any, manager: Any) -> None:
-        when_linked = _stop_waiting(agent)
-        agent._swarm_manager = manager
-        if when_linked is not None:
-            when_linked(manager)
+    def link(agents: Any, manager: Any) -> None:
+        module[_LINK](agents, manager)
+        attach_before_resume(manager, attach)
 
-    body = {"__module__": own.__module__, "__qualname__": own.__qualname__, "_swarm_manager": property(None, link)}
-    return type(own.__name__, (own,), body)
+    def process(*args: Any) -> Any:
+        messages, starter, names, users = module[_PROCESS](*args)
+        return messages, starter and ChatStarter(starter, attach), names, users
+
+    own = {**module, _LINK: link, _PROCESS: process}
+    own |= {name: _with_globals(module[name], own) for name in _FUNCTIONS}  # they call each other
+    copied: Callable[..., Any] = own[function.__name__]
+    return copied
 
 
-def _stop_waiting(agent: Any) -> Callable[[Any], None] | None:
-    """Give an agent its own class back; the function that waits for its manager, if one does."""
-    when_linked: Callable[[Any], None] | None = vars(agent).pop(_WAITING, None)
-    if when_linked is not None:
-        agent.__class__ = type(agent).__bases__[0]
-    return when_linked
+def _with_globals(function: Any, own: dict[str, Any]) -> Any:
+    plain = inspect.unwrap(function)
+    copied = FunctionType(plain.__code__, own, plain.__name__, plain.__defaults__, plain.__closure__)
+    copied.__kwdefaults__ = plain.__kwdefaults__
+    return copied
 
 
 def persist_swarm(
