@@ -17,6 +17,7 @@ from scrubjay.recall.query import (
     inverse_frequency,
     split_passages,
     weigh,
+    widen,
 )
 from scrubjay.recall.terms import prefix_term, term_of
 
@@ -106,6 +107,20 @@ def test_a_synonym_weighs_less_than_the_word_itself():
     own, synonym = terms.roles[term_of("kids")][0], terms.roles[term_of("children")][0]
     assert synonym.term == own.term
     assert 0 < synonym.weight < own.weight
+
+
+def test_a_related_word_weighs_less_than_a_synonym():
+    counts = {term_of("art"): 3, term_of("sculpture"): 1, term_of("kids"): 3, term_of("children"): 1}
+    terms = weigh([widen(analyze("art", NOW)), analyze("kids", NOW)], counts, 10)
+    related, synonym = terms.roles[term_of("sculpture")][0], terms.roles[term_of("children")][0]
+    assert related.term == term_of("art")
+    assert 0 < related.weight < synonym.weight
+
+
+def test_every_word_gets_related_words_before_one_gets_many(monkeypatch):
+    monkeypatch.setattr(query, "MAX_RELATED", 3)
+    related = widen(analyze("camp museum river", NOW)).related_to
+    assert sorted(related.values()) == sorted(map(term_of, ("camp", "museum", "river")))
 
 
 def test_a_rare_term_weighs_more():

@@ -223,11 +223,10 @@ def test_talk_about_the_talk_scores_next_to_nothing(driver, text):
 
 
 def test_other_sentences_of_a_message_break_ties(driver):
-    remember(
-        driver, "A dinner for Karim is fish", "A dinner for Melanie is rice", "A dinner for Olaf is soup", session=None
-    )
+    for name in ("Melanie", "Karim", "Olaf", *range(20)):  # the newest first, if all else is equal
+        remember(driver, f"Cook {name} rice for dinner" if isinstance(name, str) else f"Item {name}", session=str(name))
     message = "Melanie comes to visit us for the whole evening. Which dinner should I cook for the big table?"
-    assert recall(driver, message)[0] == "A dinner for Melanie is rice"
+    assert recall(driver, message)[0] == "Cook Melanie rice for dinner"
 
 
 def test_a_note_that_begins_with_a_label_is_no_turn_of_a_conversation(driver):

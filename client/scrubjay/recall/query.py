@@ -11,6 +11,8 @@ import math
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain, zip_longest
+from types import MappingProxyType
 from typing import NamedTuple
 
 from scrubjay.recall import word_lists
@@ -43,10 +45,14 @@ MAX_PASSAGE_TERMS = 96
 """Terms of a passage that occur in the namespace and are searched for, the rarest first."""
 MAX_SYNONYMS = 64
 """Terms that are searched for in place of those of a passage."""
+MAX_RELATED = 24
+"""The same for terms of related words, each of which takes about as long as a word of the query."""
 PREFIX_WEIGHT = 0.3
 """The weight of a prefix or suffix, where the word itself has 1."""
 SYNONYM_WEIGHT = 0.5
 """The weight of a synonym, where the word itself has 1: the word always says more."""
+RELATED_WEIGHT = 0.3
+"""The weight of a related word, such as a painting where the query has art: 0.2 and 0.5 found less."""
 SATURATION = 0.9
 LENGTH_PENALTY = 0.012
 """BM25 as count / (count + SATURATION + LENGTH_PENALTY × length): its k1 is 1.2, its b 0.25, at 25 words."""
@@ -96,6 +102,8 @@ class Passage(NamedTuple):
     """The terms of the days and months that it asks about."""
     is_open: bool = False
     """Whether it asks for nothing but a time, such as "What happened on Monday?"."""
+    related_to: Mapping[int, int] = MappingProxyType({})
+    """Terms of words that are only related to its own, as `widen` finds them, and to which of its own."""
 
 
 class Role(NamedTuple):
@@ -206,6 +214,20 @@ def analyze(text: str, now: datetime | None = None) -> Passage:
     return Passage(text, words, _synonyms(words), _names(text), count > 1, is_filler, terms)
 
 
+def widen(passage: Passage) -> Passage:
+    """The same passage with its related words, of each of its words the nearest first."""
+    from scrubjay.recall.synonyms import related  # noqa: PLC0415 - `remember` does not need the table
+
+    words = ((term, word) for term, word in passage.words.items() if term > 0)
+    nearest = zip_longest(*([(other, term) for other in related(word)] for term, word in words))
+    known = passage.words.keys() | passage.synonym_of.keys()
+    found: dict[int, int] = {}
+    for other, term in filter(None, chain.from_iterable(nearest)):
+        if other not in known and len(found) < MAX_RELATED:
+            found.setdefault(other, term)
+    return passage._replace(related_to=found)
+
+
 def _prefix_of(word: str) -> str:
     """How a passage writes the first letters of a longer word."""
     return f"{word[:PREFIX_CHARS]}…"
@@ -245,10 +267,11 @@ def weigh(passages: Sequence[Passage], counts: Mapping[int, int], total: int) ->
         known = sorted((term for term in weights if counts.get(term)), key=lambda term: counts[term])
         for term in known[:MAX_PASSAGE_TERMS]:
             roles.setdefault(term, []).append(Role(number, term, weights[term]))
-        for other, term in passage.synonym_of.items():
-            if counts.get(other):
-                weight = SYNONYM_WEIGHT * min(inverse_frequency(total, counts[other]), weights[term])
-                roles.setdefault(other, []).append(Role(number, term, weight))
+        for others, factor in ((passage.synonym_of, SYNONYM_WEIGHT), (passage.related_to, RELATED_WEIGHT)):
+            for other, term in others.items():
+                if counts.get(other):
+                    weight = factor * min(inverse_frequency(total, counts[other]), weights[term])
+                    roles.setdefault(other, []).append(Role(number, term, weight))
         ideals.append(_ideal(passage, weights, counts))
     heaviest = {term: roles[term] for term in sorted(roles, key=lambda term: -max(role.weight for role in roles[term]))}
     asking = find_questions([passage.text for passage in passages]) or set(range(len(passages)))

@@ -1,4 +1,4 @@
-"""Synonyms: a query is widened with words that people use for the same thing; the index never is."""
+"""Synonyms and related words: a query is widened with words that people use for the same thing; the index never is."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from scrubjay.recall.terms import suffix_term, term_of
+from scrubjay.recall.terms import stem_of, suffix_term, term_of
 
-_FILE = Path(__file__).with_name("data") / "synonyms.txt"
+_DATA = Path(__file__).with_name("data")
 
 
 def synonyms(term: int) -> tuple[int, ...]:
@@ -17,9 +17,14 @@ def synonyms(term: int) -> tuple[int, ...]:
     return (*others, suffix_term(term)) if term > 0 and suffix_term(term) else others
 
 
+def related(word: str) -> list[int]:
+    """The terms of the words that are nearest to a word in meaning, the nearest first."""
+    return list(map(term_of, _related().get(stem_of(word), "").split()))
+
+
 def read_groups() -> Iterator[tuple[list[str], list[str]]]:
     """Each line of the file: the words that stand for one another, and the members of their kind."""
-    for line in _FILE.read_text(encoding="utf-8").splitlines():
+    for line in (_DATA / "synonyms.txt").read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             words, _, members = line.partition(":")
             yield words.split(), members.split()
@@ -39,3 +44,10 @@ def _table() -> dict[int, tuple[int, ...]]:
         link(group, kind)
         link(kind, group)
     return {term: tuple(others) for term, others in found.items()}
+
+
+@cache
+def _related() -> dict[str, str]:
+    """The lines of the file by their stems: most are never looked at."""
+    lines = (_DATA / "related.txt").read_text(encoding="utf-8").splitlines()
+    return {stem: words for stem, _, words in (line.partition(" ") for line in lines)}

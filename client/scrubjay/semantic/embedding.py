@@ -312,7 +312,9 @@ class VectorMatrix:
             return {}
         _, notes, bits, integers, scales = (column[: self._count] for column in self._columns)
         rows = _nearest_bits(bits, queries)
-        cosines = (integers[rows].astype(np.float32) @ queries.T).max(axis=1) * scales[rows]
+        # Not `@`: for so small a product the threads of BLAS spin longer than they compute, 4.5 ms of CPU time to 0.3.
+        products = np.vecdot(integers[rows].astype(np.float32)[:, None], queries)
+        cosines = products.max(axis=1) * scales[rows]
         best = np.argsort(-cosines)[:limit]
         best = best[cosines[best] >= MIN_COSINE]
         return dict(zip(notes[rows[best]].tolist(), np.minimum(cosines[best], 1.0).tolist(), strict=True))

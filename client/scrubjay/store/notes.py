@@ -13,7 +13,7 @@ from typing import NamedTuple
 from scrubjay.errors import Conflict, NotFound, repr_short
 from scrubjay.exact_json import decode, encode
 from scrubjay.models import Note, to_time
-from scrubjay.recall.query import MAX_QUERY_CHARS, analyze, split_passages
+from scrubjay.recall.query import MAX_QUERY_CHARS, analyze, split_passages, widen
 from scrubjay.recall.ranking import (
     MAX_NEAREST,
     MIN_COSINE,
@@ -76,7 +76,9 @@ IDS_PER_SECOND = 1_000_000
 _FIND = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.digest = ?"  # noqa: S608
 _READ = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"  # noqa: S608
 _READ_NUMBERS = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.number IN (SELECT value FROM json_each(?))"  # noqa: S608
-_EXISTS = "SELECT 1 FROM notes WHERE namespace = ?1 AND (id = ?2 OR digest = ?3)"
+# Two lookups: for an OR PostgreSQL may read all notes of the namespace.
+_EXISTS = """SELECT 1 FROM notes WHERE namespace = ?1 AND id = ?2
+UNION ALL SELECT 1 FROM notes WHERE namespace = ?1 AND digest = ?3"""
 _READ_FOR_ERASURE = f"SELECT n.expires_at, {ERASE_COLUMNS} WHERE n.namespace = ? AND n.id = ?"
 _INSERT = f"""INSERT INTO notes (namespace, id, {", ".join(INSERT_COLUMNS)})
 VALUES ({", ".join("?" * (len(INSERT_COLUMNS) + 2))}) RETURNING number"""  # noqa: S608
@@ -321,9 +323,10 @@ def recall(
     """
     filters = _only_current(_filters(context, query.type, query.tags, query.session, query.at), query.at)
     now = query.at or to_time(context.now)
-    terms = yield from weigh_terms(
-        context.cipher, namespace, [analyze(text, now) for text in split_passages(query.query)]
-    )
+    passages = [analyze(text, now) for text in split_passages(query.query)]
+    if not nearest:  # a model knows which words are related: they would count twice
+        passages = list(map(widen, passages))
+    terms = yield from weigh_terms(context.cipher, namespace, passages)
     search = Candidates(namespace, query, terms, filters)
     best = yield from search.find()
     best += (yield from _nearest_allowed(namespace, query, nearest, filters)) if nearest else []
