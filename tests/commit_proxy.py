@@ -57,3 +57,5 @@ class CommitProxy:
                         is_done.wait(60)
                     return
                 server.sendall(data)
+            # The other thread still reads from it, so closing it would not tell PostgreSQL that the client is gone.
+            server.shutdown(socket.SHUT_RDWR)

@@ -5,7 +5,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from harness import DRIVERS, Server, fresh_name, serving
+from harness import DRIVERS, Server, fresh_name, schema_for, serving
 from scrubjay import Memory
 from scrubjay.settings import SETTINGS
 
@@ -51,8 +51,15 @@ def server(tmp_path_factory) -> Server:
 @pytest.fixture(params=["embedded", "server"])
 def open_memory(request, tmp_path):
     """A maker of Memory handles that all look at the same data, on either end."""
+    yield from memories(request, tmp_path)
+
+
+def memories(request, tmp_path):
+    """The maker for the place that is the parameter of a fixture: embedded, server or postgres."""
     if request.param == "server":
         where = {"url": request.getfixturevalue("server").url, "timeout": 60}
+    elif request.param == "postgres":
+        where = {"url": schema_for(tmp_path), "durability": "fast"}
     else:
         where = {"path": str(tmp_path / "scrubjay.db"), "durability": "fast"}
     opened = []

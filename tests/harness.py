@@ -43,8 +43,8 @@ _numbers = itertools.count(1)
 
 
 def fresh_name(prefix: str = "ns") -> str:
-    """A namespace that no other test uses."""
-    return f"{prefix}-{os.getpid()}-{next(_numbers)}"
+    """A namespace that no other test uses; none is the beginning of another."""
+    return f"{prefix}-{os.getpid()}-{next(_numbers):06}"
 
 
 def free_port() -> int:

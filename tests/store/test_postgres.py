@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import multiprocessing
 import re
 import signal
@@ -21,18 +22,18 @@ from hypothesis import strategies as st
 from psycopg.pq import TransactionStatus
 
 from commit_proxy import CommitProxy
-from harness import Clock, clean_environment, fresh_name, postgres
+from harness import Clock, clean_environment, eventually, fresh_name, postgres
 from postgres import Postgres
 from scrubjay import Memory
 from scrubjay.errors import InvalidInput, OutcomeUnknown, QuotaExceeded, ScrubjayError, Unavailable
 from scrubjay.models import Usage
-from scrubjay.store import api_keys, changes, expiry, items, lists, notes, usage, vectors
+from scrubjay.store import api_keys, changes, expiry, items, lists, notes, usage, vectors, word_index
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.jobs import Job
 from scrubjay.store.operation import READ, WRITE, Actor, Quota, operation
 from scrubjay.store.postgres import PostgresStore, connection, erase, queries, schema, session, watchdog
 from scrubjay.store.postgres.asyncio import WRITE_THREADS, AsyncPostgresStore
-from scrubjay.store.postgres.transaction import Transaction, lock_of
+from scrubjay.store.postgres.transaction import Transaction, listeners_lock, lock_of
 from scrubjay.store.sqlite.queries import QUERIES
 from scrubjay.validation import NewNote
 
@@ -122,8 +123,55 @@ def _checker() -> PostgresStore:
     return _opened[0]
 
 
+def execute(store: PostgresStore, text: str, params: tuple = ()) -> list:
+    """The rows of a statement, executed as the store does."""
+    connection = store.take()
+    try:
+        return connection.run_blocking(connection.exchange([(text, params)]))[0]
+    finally:
+        store.end(connection)
+
+
+def rows_handled(store: PostgresStore, query: str, params: tuple) -> float:
+    """How many rows the parts of a query's plan read, pass on or leave out."""
+    ((plan,),) = execute(store, f"EXPLAIN (ANALYZE, FORMAT JSON) {queries.text_of(query)}", params)
+    return sum(
+        node["Actual Loops"] * sum(count for name, count in node.items() if re.match("Actual Rows|Rows Removed", name))
+        for node in nodes_of(plan[0]["Plan"])
+    )
+
+
+def nodes_of(plan: dict) -> Iterator[dict]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes_of(part)
+
+
+def test_looking_up_a_note_and_the_blocks_of_words_reads_no_others(store):
+    """Also while tables have no statistics, as during an import: the cost of a note does not grow with their number."""
+    for n in range(200):
+        store.run(notes.remember("ns", NewNote.check(f"word{n} other{n}")))
+    rows = execute(store, "SELECT word, max(block) FROM note_words GROUP BY word")
+    terms, newest = [word for word, _ in rows], max(block for _, block in rows)
+    blocks = (word_index.space_of("ns"), json.dumps(terms), json.dumps([newest]))
+    assert rows_handled(store, notes._EXISTS, ("ns", 1, b"")) <= 10
+    # The plan has ten parts, each of which handles a term once.
+    assert rows_handled(store, word_index.FIND_BLOCKS, blocks) <= 20 * len(terms)
+
+
 def test_placeholders_are_numbered():
     assert queries.text_of("SELECT ?, ? WHERE a = ?1") == "SELECT $1, $2 WHERE a = $1"
+
+
+def test_writes_to_different_tables_are_one_statement_and_others_are_not():
+    texts = [queries.text_of(name) for name in ("write_item", "save_namespace", "append_change")]
+    joined = queries.joined(tuple(texts))
+    assert (joined.count("INSERT"), joined.startswith("WITH")) == (3, True)
+    assert set(re.findall(r"\$(\d+)", joined)) == {str(n) for n in range(1, 9 + 11 + 6 + 1)}
+    deleted = ("erase_note_blobs", "DELETE FROM notes WHERE id = ?")
+    for others in (("write_item", "resize_list"), deleted, ("rotate_changes",)):
+        assert queries.joined(tuple(map(queries.text_of, others))) is None
+    assert queries.joined((texts[0],) * (queries.MAX_JOINED + 1)) is None
 
 
 # ---------------------------------------------------------------- keys
@@ -436,6 +484,43 @@ def test_a_notification_wakes_a_watcher_of_another_process(open_store, monkeypat
         threading.Timer(0.1, lambda: there.run(items.set_item("ns", "k", "1"))).start()
         wait(600)
     assert here.run(changes.last_change("ns")) == 1
+
+
+def test_a_write_notifies_only_while_a_process_listens(open_store):
+    store, heard = open_store(), []
+    with psycopg.connect(postgres().url, autocommit=True) as spy:
+        spy.add_notify_handler(lambda each: heard.append(each.payload))
+        spy.execute("LISTEN scrubjay")
+        store.run(items.set_item("unheard", "k", "1"))
+        with open_store().listener.watching("ns") as wait:
+            wait(600)
+            store.run(items.set_item("ns", "k", "2"))
+            tokens = [store.listener.token_of(name) for name in ("unheard", "ns")]
+            eventually(lambda: spy.execute("SELECT 1") and tokens[1] in heard)  # they come in the order of commits
+            assert tokens[0] not in heard
+
+
+def test_a_process_that_begins_to_listen_during_a_write_looks_after_its_commit(open_store, monkeypatch):
+    monkeypatch.setattr("scrubjay.store.postgres.listener.FALLBACK_SECONDS", 600)
+    here, there, found = open_store(), open_store(), []
+
+    def watch():
+        with here.listener.watching("ns") as wait:
+            wait(600)
+            found.append(here.run(changes.last_change("ns")))
+
+    with open_transaction(there, "ns") as transaction:
+        operation = items.set_item("ns", "k", "1")
+        transaction.session.run_blocking(transaction.run(operation, there.context(operation)))
+        assert not transaction.has_listeners
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        number = listeners_lock(here.address.schema)
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND (classid::bigint << 32) + objid::bigint = %s"
+        with psycopg.connect(postgres().url, autocommit=True) as spy:
+            eventually(lambda: found or spy.execute(waiting, (number,)).fetchone())
+    watcher.join()
+    assert found == [1]
 
 
 # ---------------------------------------------------------------- lost connections
@@ -829,7 +914,7 @@ def test_what_is_not_the_url_of_a_database_is_named_without_its_password():
     with pytest.raises(InvalidInput, match=r"^'/data/agents.db' is not the URL of a PostgreSQL database.* --path"):
         connection.Address("/data/agents.db")
     with pytest.raises(InvalidInput, match=r"^'h/db' is not"):
-        connection.Address("mysql://bob:hunter2@h/db")
+        connection.Address("mysql://bob:hunter2@h/db?password=hunter2")
 
 
 def test_a_secret_is_required_where_values_are_encrypted(open_store, url):

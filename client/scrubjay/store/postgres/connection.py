@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from secrets import token_hex
 from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
 
 import psycopg
@@ -23,7 +24,7 @@ from psycopg.types.string import StrDumper
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable, repr_short
 from scrubjay.store.pool import ConnectionPool, unknown_format
 from scrubjay.store.postgres.schema import MIGRATIONS, VERSION, VERSION_TABLE
-from scrubjay.store.postgres.session import History, Session
+from scrubjay.store.postgres.session import NO_SESSION, History, Session
 from scrubjay.store.postgres.watchdog import Watchdog
 
 SCHEMES = ("postgresql", "postgres")
@@ -53,6 +54,7 @@ _RETRIED = (
     *("40001", "40P01"),  # serialization failure, deadlock
     *("25006", "57P01", "57P02", "57P03", "57P05"),  # not the primary, shutting down, crashed, starting, idle for long
 )
+_OTHER_SESSION = ("26000", "42P05", "42P01")  # no such prepared statement, one too many, no such table
 
 
 class TextDumper(StrDumper):
@@ -118,7 +120,7 @@ class Address:
                 f"the PostgreSQL URL is not valid ({error}); write special characters of a password as %XX"
             ) from error
         if parts.scheme not in SCHEMES:
-            shown = repr_short(url.rpartition("@")[2])  # without a password
+            shown = repr_short(url.rpartition("@")[2].partition("?")[0])  # without a password
             raise InvalidInput(
                 f"{shown} is not the URL of a PostgreSQL database; write it as postgresql://host/database, or name"
                 " a file with --path or SCRUBJAY_PATH"
@@ -224,8 +226,10 @@ class Connections(ConnectionPool[Session]):
                 f" {MIN_VERSION // 10_000} or newer; upgrade it"
             )
         schema = sql.Identifier(self.address.schema).as_string(connection)
+        connection.mark = token_hex(8)
         connection.execute(
-            f"SET search_path = {schema}; SET lock_timeout = {int(self.busy_seconds * 1000)};"
+            f"SET scrubjay.session = '{connection.mark}'; SET search_path = {schema};"
+            f"SET lock_timeout = {int(self.busy_seconds * 1000)};"
             # The rows of a UNION ALL come in its order only if one process reads them.
             f"SET max_parallel_workers_per_gather = 0; SET client_min_messages = warning;"
             # A query reads few rows by their keys. Without statistics PostgreSQL guesses more, reads a whole table to
@@ -322,6 +326,8 @@ class Connections(ConnectionPool[Session]):
         """PostgreSQL's error as a cause and a fix."""
         code = error.sqlstate or ""
         text = (error.diag.message_primary or str(error)).strip().partition("\n")[0]
+        if code in _OTHER_SESSION:
+            return Unavailable(f"{self.name}: {text}; the schema was removed, or {NO_SESSION}")
         if code == "55P03":
             return Unavailable(f"another client has been writing to {self.name} for {self.busy_seconds:g} s; try again")
         if code.startswith("28"):

@@ -3,6 +3,10 @@
 NOTIFY is sent together with the COMMIT, but runs after it in a transaction of its own, which waits for no disk: inside
 of it, PostgreSQL would let only one transaction of the whole database commit at a time. A notification may be lost when
 a connection breaks; watchers therefore look by themselves as well, once a second.
+
+Listeners share an advisory lock. A writer tries to take it exclusively: if it can, there is no listener, and the writer
+sends no NOTIFY. It holds the lock until its commit; a listener that starts meanwhile waits for it, and then looks for
+changes. If another writer has the lock, the NOTIFY is sent, too.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import psycopg
 from scrubjay.errors import ScrubjayError
 from scrubjay.store.postgres.connection import Connections
 from scrubjay.store.postgres.session import Bound
+from scrubjay.store.postgres.transaction import listeners_lock
 
 log = logging.getLogger("scrubjay")
 
@@ -41,6 +46,7 @@ class Listener:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
+        self._lock_number = listeners_lock(connections.address.schema)
         self._callbacks: list[Callback] = []
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -116,6 +122,7 @@ class Listener:
                 continue
             try:
                 connection.execute(f"LISTEN {CHANNEL}")
+                connection.execute("SELECT pg_advisory_lock_shared($1)", (self._lock_number,))
                 self._call(None)  # what was notified before is lost
                 while not self._should_end():
                     for notification in connection.notifies(timeout=CHECK_SECONDS, stop_after=1):

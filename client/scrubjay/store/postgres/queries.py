@@ -115,11 +115,14 @@ _OWN = {
         UNION ALL SELECT word, (SELECT coalesce(sum(size), 0)::bigint / {word_index.POSTING_BYTES} FROM
         (SELECT length(postings) AS size FROM note_words w WHERE w.space = ?1 AND w.word = t.word
         ORDER BY block DESC LIMIT ?2) c) FROM unnest(translate(?3, '[]', '{{}}')::bigint[]) t(word)""",
+    # LIMIT makes it look up each block. A plain join compares all terms with all blocks while the table has no
+    # statistics, as during an import.
     word_index.FIND_BLOCKS: """SELECT w.word, w.block, w.postings FROM (SELECT DISTINCT t.word, (SELECT max(x.block)
         FROM note_words x WHERE x.space = ?1 AND x.word = t.word AND x.block <= p.number) AS block
         FROM unnest(translate(?2, '[]', '{}')::bigint[]) t(word)
         CROSS JOIN unnest(translate(?3, '[]', '{}')::bigint[]) p(number)) k
-        JOIN note_words w ON w.space = ?1 AND w.word = k.word AND w.block = k.block""",
+        CROSS JOIN LATERAL (SELECT * FROM note_words
+        WHERE space = ?1 AND word = k.word AND block = k.block LIMIT 1) w""",
     notes.FIND_NEIGHBOURS: f"SELECT {_BEFORE}, n.number, {_AFTER} FROM notes n WHERE n.number {_IDS}",
 }  # fmt: skip
 """Queries whose text is not that of SQLite; without a text they find nothing."""
@@ -135,6 +138,11 @@ _REWRITTEN: tuple[tuple[str, str], ...] = (
     (r"\blength\(CAST\((\w+) AS BLOB\)\)", r"octet_length(\1)"),
 )  # fmt: skip
 """Patterns in SQLite's texts, and what stands for them here; in this order."""
+
+MAX_JOINED = 6
+"""Writes that are sent as one statement: those of one operation. Larger batches have too many combinations to prepare
+each."""
+_TABLES = r"\b(?:INTO|UPDATE|FROM|JOIN) (?!SET\b)(\w+)"
 
 _LOCKED_PARAMETERS = {"open_namespace": 1, "append_change": 3}
 _LOCKED_ADMINISTRATION = {"find_active_api_key", "find_any_api_key", "list_admin_keys", "append_refusal"}
@@ -159,6 +167,28 @@ def _numbered(text: str) -> str:
         return f"${match[1] or count}"
 
     return re.sub(r"\?(\d*)", number, text)
+
+
+@lru_cache(1000)
+def joined(texts: tuple[str, ...]) -> str | None:
+    """One text for statements without rows, whose parameters follow each other; None if they have to run in order.
+
+    The parts of one statement see the same state, and run in any order: no two of them may name the same table.
+    """
+    tables = [table for text in texts for table in set(re.findall(_TABLES, text))]
+    if len(texts) > MAX_JOINED or len(tables) > len(set(tables)) or any(text.startswith("WITH") for text in texts):
+        return None
+    count, parts = 0, []
+    for text in texts:
+        parts.append(_shifted(text, count))
+        count += max(map(int, re.findall(r"\$(\d+)", text)), default=0)
+    *first, last = parts
+    return "WITH " + ", ".join(f"w{n} AS ({part})" for n, part in enumerate(first)) + f" {last}" if first else last
+
+
+def _shifted(text: str, count: int) -> str:
+    """The text with $4 for $1, if three parameters come before its own."""
+    return re.sub(r"\$(\d+)", lambda match: f"${int(match[1]) + count}", text)
 
 
 def locked_by(query: str, rows: Sequence[Sequence[Any]]) -> set[str]:

@@ -33,6 +33,11 @@ MAX_NAME = 40
 """Characters of its text in the name of a prepared statement, by which pg_prepared_statements and captures show it."""
 MAX_SEEN = 1000
 """Texts that are remembered to prepare them when they come again: those of recall depend on the query."""
+NO_SESSION = (
+    "a pooler between this program and PostgreSQL gives each transaction another session; connect to PostgreSQL itself,"
+    " or set the pooler to session mode (PgBouncer: pool_mode = session)"
+)
+"""What is wrong, and what to do, when a statement meets a session that was not set up for its connection."""
 CHECK_SECONDS = 0.1
 """Seconds after which a thread that waits looks for Ctrl-C."""
 
@@ -57,6 +62,8 @@ class Session(psycopg.Connection[Any]):
 
     history = History(0, "")
     """The history of the host when it was opened."""
+    mark = ""
+    """What `SHOW scrubjay.session` says on the session that was set up for this connection, and on no other."""
     is_waiting = False
     """Whether an exchange has begun and not ended: one that was given up leaves a connection that cannot be used."""
 

@@ -4,6 +4,7 @@ It waits as rarely as it can. The locks and the first reads of all its operation
 rows are sent with the next one that has some, or with the COMMIT; and what it knows it does not read (rows.py).
 """
 
+# ruff: noqa: S608 - texts are joined from constants only
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
@@ -13,10 +14,11 @@ from typing import Any, Generic, TypeVar
 
 import psycopg
 
+from scrubjay.errors import Unavailable
 from scrubjay.store.operation import SNAPSHOT, Context, ExecuteMany, Operation, Rows, Statement
-from scrubjay.store.postgres.queries import APPEND_CHANGES, locked_by, text_of
+from scrubjay.store.postgres.queries import APPEND_CHANGES, joined, locked_by, text_of
 from scrubjay.store.postgres.rows import KnownRows
-from scrubjay.store.postgres.session import Bound, Session, Waits
+from scrubjay.store.postgres.session import NO_SESSION, Bound, Session, Waits
 
 T = TypeVar("T")
 
@@ -24,11 +26,13 @@ SHORT_WAIT = "100ms"
 """How long a transaction of several namespaces waits for the row of an api key: the others wait with it."""
 
 _LOCK = "SELECT pg_advisory_xact_lock($1)"
-_BEGIN_ALONE = "SELECT pg_advisory_xact_lock($1), pg_current_xact_id()::text"
-_BEGIN_UNLOCKED = "SELECT '', pg_current_xact_id()::text"
-_BEGIN_TOGETHER = """SELECT set_config('lock_timeout', $2, true),
-array_to_string(ARRAY(SELECT pg_try_advisory_xact_lock(n)::int FROM unnest($1::bigint[]) n), ''),
+# $1 is the lock that listeners share: a transaction gets it only while no listener and no other writer has it.
+_BEGUN = """current_setting('scrubjay.session', true), NOT pg_try_advisory_xact_lock($1), pg_backend_pid(),
 pg_current_xact_id()::text"""
+_BEGIN_ALONE = f"SELECT pg_advisory_xact_lock($2), {_BEGUN}"
+_BEGIN_UNLOCKED = f"SELECT '', {_BEGUN}"
+_BEGIN_TOGETHER = f"""SELECT set_config('lock_timeout', $3, true),
+array_to_string(ARRAY(SELECT pg_try_advisory_xact_lock(n)::int FROM unnest($2::bigint[]) n), ''), {_BEGUN}"""
 _SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _END_IDLE = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE pid = $1 AND backend_xid = $2::text::xid8::xid AND wait_event = 'ClientRead'"""
@@ -45,17 +49,19 @@ class Transaction:
 
     def __init__(self, session: Session, schema: str) -> None:
         self.session = session
-        self._pid = session.info.backend_pid
         self._schema = schema
         self._locked: set[str] = set()
         self._known = KnownRows()
         self.has_written = False
         self.changed: set[str] = set()
         """The namespaces that have new changes."""
+        self.has_listeners = True
+        """Whether a process may listen for them; one that begins to listen later waits for the commit."""
         self.is_committing = False
         """Whether COMMIT was sent, and not answered."""
         self.id = ""
         """The id by which PostgreSQL can be asked whether it was committed."""
+        self._pid = 0  # of PostgreSQL's process; the one that libpq knows is a pooler's, if there is one
         self._pending: list[Bound] = []
         """Statements without rows, in their order."""
         self._saves: dict[tuple[str, Any], Statement] = {}
@@ -65,22 +71,30 @@ class Transaction:
 
     def begin(self, namespace: str, operations: Collection[Operation[Any]] = ()) -> Waits[None]:
         """BEGIN, lock a namespace, and read what these operations on it read first."""
-        lock = (_BEGIN_ALONE, (lock_of(self._schema, namespace),)) if namespace else (_BEGIN_UNLOCKED, ())
-        yield from self._begin(lock, [namespace] if namespace else [], operations)
+        listeners = listeners_lock(self._schema)
+        if namespace:
+            lock: Bound = (_BEGIN_ALONE, (listeners, lock_of(self._schema, namespace)))
+            yield from self._begin(lock, [namespace], operations)
+        else:
+            yield from self._begin((_BEGIN_UNLOCKED, (listeners,)), [], operations)
 
     def begin_together(self, namespaces: Sequence[str], operations: Collection[Operation[Any]]) -> Waits[set[str]]:
         """The same for several namespaces; those that another transaction has locked are returned, and not waited for.
 
         Two transactions that wait for one another's locks would never end.
         """
-        lock = (_BEGIN_TOGETHER, ([lock_of(self._schema, namespace) for namespace in namespaces], SHORT_WAIT))
+        locks = [lock_of(self._schema, namespace) for namespace in namespaces]
+        lock = (_BEGIN_TOGETHER, (listeners_lock(self._schema), locks, SHORT_WAIT))
         yield from self._begin(lock, namespaces, operations)
         return set(namespaces) - self._locked
 
     def _begin(self, lock: Bound, namespaces: Sequence[str], operations: Collection[Operation[Any]]) -> Waits[None]:
         reads = list(dict.fromkeys(read for each in operations if each.namespace for read in _first_reads(each)))
         bound = [(text_of(query), params) for query, params in reads]
-        _, ((*_, locked, self.id),), *answers = yield from self.session.exchange([("BEGIN", ()), lock, *bound])
+        _, (begun,), *answers = yield from self.session.exchange([("BEGIN", ()), lock, *bound])
+        *_, locked, session, self.has_listeners, self._pid, self.id = begun
+        if session != self.session.mark:
+            raise Unavailable(f"nothing was written: {NO_SESSION}")
         is_locked = locked if isinstance(locked, str) and locked else "1" * len(namespaces)
         self._locked |= {name for name, mark in zip(namespaces, is_locked, strict=True) if mark == "1"}
         for (query, params), rows in zip(reads, answers, strict=True):
@@ -148,7 +162,7 @@ class Transaction:
 
     def _ask(self, statements: list[Bound]) -> Waits[list[Rows]]:
         """Send what was not sent yet, and statements whose rows are returned."""
-        unsent = self._unsent()
+        unsent = join(self._unsent())
         answers = yield from self.session.exchange([*unsent, *statements])
         return answers[len(unsent) :]
 
@@ -166,9 +180,9 @@ class Transaction:
         return bound
 
     def commit(self, notifications: Callable[[set[str]], list[Bound]] | None = None) -> Waits[None]:
-        """COMMIT, and then notify of the namespaces that have changed."""
-        statements = [*self._unsent(), ("COMMIT", ())]
-        after = notifications(self.changed) if notifications else []
+        """COMMIT, and then notify listeners, if there are any, of the namespaces that have changed."""
+        statements = [*join(self._unsent()), ("COMMIT", ())]
+        after = notifications(self.changed) if notifications and self.has_listeners else []
         self.is_committing = True
         try:
             yield from self.session.exchange(statements, after)
@@ -227,10 +241,16 @@ def _first_reads(operation: Operation[Any]) -> list[Statement]:
     return reads
 
 
+@lru_cache(1000)
 def lock_of(schema: str, namespace: str) -> int:
     """The number of the advisory lock of a namespace."""
     digest = blake2b(f"{schema}\0{namespace}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
+
+
+def listeners_lock(schema: str) -> int:
+    """The number of the advisory lock that the listeners of a schema share; no schema has an empty name."""
+    return lock_of("", schema)
 
 
 def bind(statement: Statement) -> list[Bound]:
@@ -240,6 +260,13 @@ def bind(statement: Statement) -> list[Bound]:
     if not text:
         return []
     return [(text, each) for each in params] if type(statement) is ExecuteMany else [(text, params)]
+
+
+def join(writes: list[Bound]) -> list[Bound]:
+    """Writes as one statement, if there are few and none depends on another: PostgreSQL takes less time for it."""
+    if len(writes) < 2 or (text := joined(tuple(text for text, _ in writes))) is None:
+        return writes
+    return [(text, [value for _, params in writes for value in params])]
 
 
 @lru_cache(1000)
