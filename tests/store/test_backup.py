@@ -195,6 +195,24 @@ def test_a_restore_ends_every_sign_in_of_the_backup(tmp_path):
     store.close()
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "CREATE TRIGGER undo AFTER INSERT ON items BEGIN DELETE FROM items; END",
+        "ALTER TABLE items RENAME TO real; CREATE VIEW items AS SELECT * FROM real",
+    ],
+    ids=["trigger", "view"],
+)
+def test_a_backup_that_would_change_what_is_written_is_not_restored(tmp_path, code):
+    make(tmp_path / "db", a=1).close()
+    make(tmp_path / "copy", a=2).close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "copy")) as file:
+        file.executescript(code)
+    with pytest.raises(InvalidInput, match="which Scrubjay did not make"):
+        backup.restore(tmp_path / "copy", tmp_path / "db", quiet)
+    assert read(tmp_path / "db") == {"a": "1"}
+
+
 def test_every_write_during_a_restore_is_in_the_previous_or_the_new_database(tmp_path):
     """Acknowledged before the restore: in the previous database. After it: in the new one."""
     store = make(tmp_path / "db", start=0)
@@ -374,8 +392,8 @@ def test_an_older_backup_is_migrated_before_it_replaces_the_database(tmp_path, m
 READER = """
 import os, sys, urllib.parse
 import scrubjay.memory, scrubjay.store.notes
-from scrubjay.recall.query import analyze
-analyze("reads the word lists")  # what is loaded late, while it can be
+from scrubjay.recall.query import analyze, widen
+widen(analyze("reads the word lists"))  # what is loaded late, while it can be
 from scrubjay import Memory, Unavailable
 if os.geteuid() == 0:  # to root no mode forbids anything
     os.setgroups([])

@@ -180,13 +180,38 @@ def _staged(backup: Path, folder: Path) -> Iterator[Path]:
             raise Unavailable(f"cannot copy {backup}: {error.strerror}; is the disk full?") from error
         if not copy.stat().st_size:
             raise InvalidInput(f"{backup} is empty, so it is not a backup; name another")
-        try:
-            check_copy(copy)
-        except ScrubjayError as error:
-            raise Unavailable(error.detail.replace(str(copy), str(backup))) from error
+        _check_backup(copy, backup)
         with contextlib.closing(_open(copy)) as file:
+            _refuse_foreign_code(file, backup)
             file.execute("DELETE FROM sign_ins")  # a browser that signed out after the backup stays signed out
         yield copy
+
+
+def _check_backup(copy: Path, backup: Path) -> None:
+    """Refuse a backup with damaged pages, another program's database, or that of a newer Scrubjay."""
+    try:
+        with contextlib.closing(Copy(copy)) as store:
+            damage = store.find_damage()
+    except ScrubjayError as error:
+        if not _is_damage(error.__cause__):
+            raise Unavailable(error.detail.replace(str(copy), str(backup))) from error
+        damage = [str(error.__cause__)]
+    if damage:
+        raise Unavailable(
+            f"{backup} is damaged or not a backup: {damage[0]}; nothing was restored; name another backup, or save what"
+            f" can be read of this one: scrubjay recover {backup}"
+        )
+
+
+def _refuse_foreign_code(file: sqlite3.Connection, backup: Path) -> None:
+    """Refuse triggers and views: Scrubjay makes none, and they could undo writes that were acknowledged."""
+    found = file.execute("SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view')").fetchone()
+    if found:
+        kind, name = found
+        raise InvalidInput(
+            f"{backup} has the {kind} {name!r}, which Scrubjay did not make and which could change what is stored;"
+            f" nothing was restored; if you trust the file, remove the {kind} with sqlite3 and restore again"
+        )
 
 
 def _write_through(copy: Path, path: Path, previous: Path | None, progress: Progress) -> None:
@@ -265,7 +290,7 @@ def _is_open(path: Path) -> bool:
     return False
 
 
-def _is_damage(error: sqlite3.Error) -> bool:
+def _is_damage(error: BaseException | None) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
