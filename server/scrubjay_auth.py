@@ -31,6 +31,10 @@ MAX_CACHED_KEYS = 1000
 NO_KEY = (
     "no api key was sent, and this server needs an api key: set SCRUBJAY_API_KEY, or send it as Authorization: Bearer"
 )
+NO_KEY_IN_HEADER = (
+    "the Authorization header has no api key, and this server needs one: send Bearer and the key, or Basic with the key"
+    f" as user name or password; keys begin with {api_keys.PREFIX}"
+)
 UNKNOWN_KEY = "this api key is not known to the server, or was revoked: check SCRUBJAY_API_KEY"
 NEW_KEY = "`scrubjay key issue --admin --path FILE`, on the machine that has the server's file, makes a new admin key"
 
@@ -92,7 +96,8 @@ class Authenticator:
             return signed_in.access
         access = await self._keys.find(apikey)
         if access is None or (access is EVERYTHING and self._requires_key):
-            raise Unauthenticated(f"{UNKNOWN_KEY if apikey else NO_KEY}; {NEW_KEY}")
+            no_key = NO_KEY_IN_HEADER if b"authorization" in headers else NO_KEY
+            raise Unauthenticated(f"{UNKNOWN_KEY if apikey else no_key}; {NEW_KEY}")
         if access is EVERYTHING:
             _reject_remote("localhost" if self._is_file else address_of(scope), scope["http_version"], headers)
         if access is EVERYTHING or is_basic:

@@ -110,21 +110,22 @@ def _socket_path(url: str) -> str:
 
 def _split(url: str) -> SplitResult:
     """The parts of a server's URL, without what a pasted one may have more: /v1 of the API, or the dashboard's #…."""
+    why = ""
     try:
         parts = urlsplit(url)
         parts.netloc.encode("idna")
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1"), query="", fragment="")
-    except ValueError:  # unclosed brackets, a port that is not a number, an invalid host name
-        pass
-    raise InvalidInput(
-        f"the url {repr_short(without_credentials(url))} is not the URL of a server; write it as http://127.0.0.1:8787"
-    )
+    except ValueError as error:  # unclosed brackets, a port that is not a number, an invalid host name
+        why = f" ({error})"
+    shown = without_credentials(url)
+    example = "http://127.0.0.1:8787" if "/" in shown or not shown else f"http://{shown}"
+    raise InvalidInput(f"the url {repr_short(shown)} is not the URL of a server{why}; write it as {example}")
 
 
 def without_credentials(url: str) -> str:
     """A URL as it may be shown, valid or not: without what may be an api key or a password."""
-    return url if url.startswith(SOCKET_SCHEME) else re.sub(r"(?<=//)[^/]*@|^[^/@]*@", "", url)
+    return url if url.startswith(SOCKET_SCHEME) else re.sub(r"(?<=//)[^/]*@|^[^/@]*@|\?.*", "", url)
 
 
 def split_credentials(url: str) -> tuple[str, str | None]:

@@ -43,7 +43,7 @@ def test_a_memory_is_recalled_listed_and_forgotten(client):
     made = client.remember(
         "Alice likes green tea", tags=["user:alice", "preference"], session="s", metadata={"a": 1}, ttl=3600
     )
-    client.remember("Bob likes coffee", tags=["user:bob"])
+    client.remember("Bob plays chess", tags=["user:bob"])
     (found,) = client.recall("green tea?", limit=5)
     assert {name: found[name] for name in ("id", "content", "tags", "session", "metadata")} == {
         "id": made["id"],
@@ -54,10 +54,10 @@ def test_a_memory_is_recalled_listed_and_forgotten(client):
     }
     assert 0 < found["score"] <= 1
     assert found["expires_at"]
-    assert contents(client.list()) == ["Alice likes green tea", "Bob likes coffee"]
+    assert contents(client.list()) == ["Alice likes green tea", "Bob plays chess"]
     assert client.call("DELETE", f"forget/{made['id']}").status_code == 200
     assert client.call("DELETE", f"forget/{made['id']}").status_code == 404
-    assert contents(client.list()) == ["Bob likes coffee"]
+    assert contents(client.list()) == ["Bob plays chess"]
 
 
 def test_recall_and_list_filter_by_tags_and_session(client):
