@@ -15,12 +15,13 @@ export function itemsView(context) {
   const list = h("section.panel", { "aria-label": "Keys" });
   const open = key === null ? null : h("section.panel", { "aria-label": "Value" });
   const refresh = drawList(list, context);
-  if (open) load(open, () => drawItem(open, context));
+  const reload = () => load(open, () => drawItem(context, reload));
+  if (open) reload();
   let timer = 0;
   listen((change) => {
     clearTimeout(timer);
     timer = setTimeout(refresh, 150);
-    if (open && (change.key === key || change.key === "")) open.dispatchEvent(new CustomEvent("changed", { detail: change }));
+    if (open && (change.key === key || change.key === "")) reload();
   });
   const add = !who.read_only && button("New value", () => create(namespace));
   return h("div.stack", {},
@@ -81,7 +82,8 @@ function firstValue(namespace) {
 
 // ---------------------------------------------------------------- one item
 
-async function drawItem(place, context) {
+/** The value that is open; `reload` shows it as it is now. */
+async function drawItem(context, reload) {
   const { namespace, key, signal, who } = context;
   const path = at(namespace, "items", key);
   const entry = (await get(at(namespace, "entries"), { prefix: key, limit: 1 }, { signal })).entries[0];
@@ -89,14 +91,13 @@ async function drawItem(place, context) {
     return [h("header.opened", {}, h("h2.grow", {}, label(key)), back(namespace)),
       empty("There is no such key", "It was never stored, was deleted, or has expired.", "", await similar(namespace, key, signal))];
   }
-  place.addEventListener("changed", () => load(place, () => drawItem(place, context)), { once: true });
   const isList = entry.length !== null;
   const body = h("div.pad", {});
   const item = isList ? null : await get(path, {}, { signal, exact: true });
   if (isList) drawPages(body, context, entry.length);
   else if (entry.bytes > LARGE) drawLarge(body, item.value);
   else fill(body, tree(item.value));
-  const edit = !isList && !who.read_only && button("Edit", () => editItem(namespace, key, item));
+  const edit = !isList && !who.read_only && button("Edit", () => editItem(namespace, key, item, reload));
   return [
     h("header.opened", {}, h("h2.grow", {}, label(key)), edit, !who.read_only && button("Delete", () => remove(namespace, entry), { kind: "danger" }), back(namespace)),
     h("div.pad.row.small.soft", {}, h("span", {}, `version ${entry.version}`), h("span", {}, size(entry.bytes)),
@@ -149,25 +150,28 @@ async function create(namespace) {
   if (key) location.hash = placeOf(namespace, "items", key);
 }
 
-async function editItem(namespace, key, item) {
+/** Edit a value. The dialog closes when the page has the version that was saved, so that the next edit starts from it. */
+async function editItem(namespace, key, item, reload) {
   const area = h("textarea", { value: JSON.stringify(item.value, null, 2), spellcheck: "false", rows: 18, "aria-label": "Value, as JSON" });
   let stored = item;
   const expiry = expiryField(item.expires_at);
-  const replace = () => send("PUT", at(namespace, "items", key), {
-    text: bodyOf(area.value, expiry.seconds(stored)), headers: { "If-Match": `"${stored.version}"` },
-  });
+  const replace = async () => {
+    await send("PUT", at(namespace, "items", key), {
+      text: bodyOf(area.value, expiry.seconds(stored)), headers: { "If-Match": `"${stored.version}"` },
+    });
+    await reload();
+    return true;
+  };
   const done = await dialog("Edit", (close) => editor(close, [h("p.soft.small", {}, label(key)), area, expiry.node], area, async () => {
     try {
-      await replace();
-      return true;
+      return await replace();
     } catch (error) {
       if (error.status !== 412) throw error;
       stored = await get(at(namespace, "items", key), {}, { exact: true });
       const choice = await conflict(stored, area.value);
       if (choice === "theirs") return false;
       if (choice !== "mine") return null; // goes on editing, over the version that is stored now
-      await replace();
-      return true;
+      return replace();
     }
   }), { wide: true });
   if (done) toast("Saved");

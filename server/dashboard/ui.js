@@ -146,16 +146,38 @@ export function download(name, type, text) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-/** Load something into a place: shows an error there if that fails, and nothing if the place is gone. */
-export async function load(place, action) {
+const loads = new WeakMap(); // what is loaded into a place, and what is to be loaded next
+
+/**
+ * Load something into a place: shows an error there if that fails, and nothing if the place is gone. Called again meanwhile,
+ * it loads the latest of these calls afterwards, so that an older response never replaces a newer one. Resolves when all is shown.
+ */
+export function load(place, action) {
+  let current = loads.get(place);
+  if (current) {
+    current.next = action;
+  } else {
+    current = { next: action };
+    loads.set(place, current);
+    current.done = loadEach(place, current);
+  }
+  return current.done;
+}
+
+async function loadEach(place, current) {
   place.setAttribute("aria-busy", "true");
-  try {
-    const made = await action();
-    if (made !== undefined) replace(place, made);
-  } catch (error) {
-    if (error.name !== "AbortError") fill(place, h("div.pad", {}, notice(error)));
+  while (current.next) {
+    const action = current.next;
+    current.next = null;
+    try {
+      const made = await action();
+      if (made !== undefined) replace(place, made);
+    } catch (error) {
+      if (error.name !== "AbortError") fill(place, h("div.pad", {}, notice(error)));
+    }
   }
   place.removeAttribute("aria-busy");
+  loads.delete(place);
 }
 
 /** Fill a place, and keep where the person is in it: the link that has the focus, and how far a list is scrolled. */

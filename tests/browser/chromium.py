@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright; run as a program it installs what is missing, the proxies included.
+"""Debian's Chromium, driven by Playwright; run as a program it installs what is missing, proxies included.
 
 Playwright's own browsers come from a host that many networks block, so none is downloaded.
 """
@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-PROGRAMS = (NAMES, ("nginx",), ("caddy",))
-"""What the tests of the dashboard and of deploy/ run; one of each."""
+PROGRAMS = (NAMES, ("nginx",), ("caddy",), ("pgbouncer",))
+"""What the tests of the dashboard, of deploy/ and of poolers run; one of each."""
 INSTALL = "apt-get install -y --no-install-recommends chromium fonts-liberation nginx-light caddy"
+INSTALL_POOLER = "apt-get install -y --no-install-recommends pgbouncer"
+"""Separate, because the tests of poolers are skipped where there is no such package."""
 FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
@@ -32,23 +34,25 @@ def find() -> str | None:
 
 
 def install() -> None:
-    """Install the browser and the proxies with apt-get.
+    """Install the browser, the proxies and PgBouncer with apt-get.
 
-    If this user may not, it exits with the command to run; without the proxies alone, their tests are skipped.
+    If this user may not, it exits with the command to run; if only the browser is there, the tests of the others are
+    skipped.
     """
     path = f"{os.environ['PATH']}:/usr/sbin"
     if all(any(shutil.which(name, path=path) for name in names) for names in PROGRAMS):
         return
     if shutil.which("apt-get") is None or os.geteuid() != 0:
-        advice = f"on Debian with: sudo {INSTALL}"
+        advice = f"on Debian with: sudo {INSTALL} pgbouncer"
         if not find():
             sys.exit(f"The tests of the dashboard need Chromium. Install it, {advice}")
-        print(f"The tests of deploy/ need nginx and Caddy, and are skipped. Install them, {advice}")
+        print(f"Tests that need nginx, Caddy or PgBouncer are skipped where it is missing. Install them, {advice}")
         return
-    print("Installing Chromium, nginx and Caddy for the tests.", flush=True)
+    print("Installing Chromium, nginx, Caddy and PgBouncer for the tests.", flush=True)
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in ("apt-get update -q", INSTALL):
-        subprocess.run(command.split(), check=True, env=quiet, stdout=subprocess.DEVNULL)
+    for command in ("apt-get update -q", INSTALL, INSTALL_POOLER):
+        is_needed = command != INSTALL_POOLER
+        subprocess.run(command.split(), check=is_needed, env=quiet, stdout=subprocess.DEVNULL)
 
 
 @contextmanager
