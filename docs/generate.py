@@ -10,6 +10,7 @@ import ast
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -176,7 +177,7 @@ def _with_code(text: str) -> list[str]:
     lines: list[str] = []
     for paragraph in text.split("\n\n"):
         if paragraph.startswith("    "):
-            lines += ["```text", *inspect.cleandoc(paragraph).splitlines(), "```", ""]
+            lines += ["```text", *textwrap.dedent(paragraph).splitlines(), "```", ""]
         else:
             lines += [*paragraph.splitlines(), ""]
     return lines[:-1]
@@ -235,30 +236,34 @@ def modules_page() -> str:
 
 def framework_tests_page() -> str:
     introduction = """`make test-frameworks` runs the tests of the frameworks themselves on the adapters. It fetches
-them in the source distribution of the installed version. A pytest plugin in `tests/adapters/upstream` puts the adapter
-in the place of the framework's class before the tests are collected.
+them in the source distribution of the installed version, or from the git repository where that has none. A pytest
+plugin in `tests/adapters/upstream` puts the adapter in the place of the framework's class before collection.
 
-A run of 2026-11-18, all of it on two cores at a load average of 8 to 18:
+A run of 2026-11-18:
 
 | tests of | of | passed | expected failures | skipped |
 |---|---|---|---|---|
 | LangGraph, `langgraph-checkpoint-conformance` 0.0.2, on a file | `ScrubjaySaver` | 81 | 0 | 0 |
 | the same, over HTTP | `ScrubjaySaver` | 81 | 0 | 0 |
+| the same of the repository, with delta channels, on a file and over HTTP | `ScrubjaySaver` | 89 each | 0 | 0 |
 | LangGraph's SQLite store | `ScrubjayStore` | 112 | 4 | 37, about vectors that the caller brings |
 | `langchain-tests` | `ScrubjayByteStore`, `ScrubjayJsonStore`, `ScrubjayCache` | 52 | 0 | 0 |
 | OpenAI Agents SDK, sessions | `ScrubjaySession` | 96 | 17 | 0 |
 | Anthropic SDK, memory tool, sync and async | `ScrubjayMemoryTool`, `ScrubjayAsyncMemoryTool` | 71 | 28 | 0 |
 | Strands, storage and sessions | `ScrubjayStorage`, `ScrubjaySessionRepository` | 207 | 16 | 0 |
 | CrewAI, flow persistence | `ScrubjayFlowPersistence` | 21 | 0 | 0 |
+| ag2 (repository), histories, streams and knowledge | `ScrubjayStorage`, `ScrubjayKnowledgeStore` | 102 | 1 | 1 |
+
+Of ag2's tests 15 are about its directory of files, a class that no adapter replaces.
 
 Of the MCP conformance suite (`@modelcontextprotocol/conformance` 0.1.16, which needs Node 22) nine checks apply to a
 server that is not the suite's own example: server-initialize, ping, tools-list, resources-list, prompts-list,
 dns-rebinding-protection (two) and server-sse-multiple-streams (two). Run by hand against `scrubjay mcp --port`, all
 nine passed.
 
-The conformance tests of LangGraph are among the adapter's own tests. The source distributions of ag2, Agent Framework,
-ADK and LlamaIndex have no tests, and none of Pydantic AI and agentchat are run: `tests/adapters` tests these adapters,
-most of them beside the framework's own class.
+The released conformance tests of LangGraph are among the adapter's own tests. The source distributions of Agent
+Framework, ADK and LlamaIndex have no tests, and none of Pydantic AI and agentchat are run: `tests/adapters` tests these
+adapters, most of them beside the framework's own class.
 
 Two checks show that the adapter was really in place. An expected failure is strict: a test that is listed below and
 passes makes the run fail, as does one that no longer exists. The tests of CrewAI, of which none has to fail, check the

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 
 import scrubjay
 from adapters.models import serving_model
 from harness import clean_environment, run_command, serving
-from scrubjay import Memory, ScrubjayError
+from scrubjay import Memory, ScrubjayError, learning
 from scrubjay import errors as errors_module
+from scrubjay.adapters._large import CALL_BYTES, PART_CHARS
+from scrubjay.calls import fields_of
 from scrubjay.commands import VERBS
-from scrubjay.exact_json import MAX_READ_BYTES, MAX_WRITE_BYTES
+from scrubjay.exact_json import MAX_DEPTH, MAX_READ_BYTES, MAX_WRITE_BYTES, MAX_WRITE_ROWS
+from scrubjay.memory import UNATTENDED_SECONDS
+from scrubjay.outbox.executor import _OVERLAID
 from scrubjay.outbox.sender import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
+from scrubjay.recall.prompt import CONTEXT_THRESHOLD
+from scrubjay.recall.query import RELATED_WEIGHT, SYNONYM_WEIGHT
+from scrubjay.recall.ranking import NEIGHBOURS
 from scrubjay.settings import DEFAULT_MAX_BYTES, DEFAULT_WRITES_PER_DAY, SETTINGS
 from scrubjay.store.api_keys import LIMITS
 from scrubjay.store.changes import REFUSAL_SHARE
 from scrubjay.store.expiry import KEY_DAYS
+from scrubjay.store.notes import MAX_PAUSE_SECONDS
 from scrubjay.store.overview import MAX_RECENT
 from scrubjay.store.sign_ins import SIGN_IN_SECONDS
 from scrubjay.validation import MAX_KEY_BYTES, MAX_NAMESPACE_CHARS, MAX_NOTE_BYTES
+from scrubjay_command import BUSY_SECONDS as SERVER_SECONDS
 from scrubjay_command import SHUTDOWN_SECONDS
 from scrubjay_limits import (
     BODY_SHARE,
@@ -39,6 +50,7 @@ from scrubjay_limits import (
     REQUEST_SHARE,
     STALL_SECONDS,
 )
+from scrubjay_models import TransactionBody
 from scrubjay_watch import MAX_REFUSALS
 
 ROOT = Path(__file__).parents[1]
@@ -191,6 +203,11 @@ def test_every_setting_and_every_command_has_its_line():
         assert f"\n## {name}\n" in commands
 
 
+def test_every_flag_of_serve_is_a_setting():
+    serve = dict(generator().commands(generator().parser(), "scrubjay"))["scrubjay serve"]
+    assert flags_of(serve) - {"-h", "--help"} == {each.flag for each in SETTINGS.values() if each.serve}
+
+
 def test_figures_in_a_page_are_those_of_the_code():
     size = DEFAULT_MAX_BYTES // 10**6
     key_writes, key_bytes, namespaces = (SETTINGS[f"key_{name}"].default for name in LIMITS)
@@ -205,6 +222,7 @@ def test_figures_in_a_page_are_those_of_the_code():
             f"| {MAX_CONNECTIONS:,} for each worker",
             f"| headers | {MAX_HEAD_BYTES // 2**10} KiB | 431 |",
             f"| {MAX_WRITE_BYTES // 2**20} MiB of keys and values | 413 |",
+            f"| items and keys of one write | {MAX_WRITE_ROWS:,} | 413 |",
             f"| keys of one read | {MAX_READ_BYTES // 2**20} MiB | 413 |",
             f"delay behind {MIN_BYTES_PER_SECOND // 2**10} KiB a second | {STALL_SECONDS:g} s |",
         ),
@@ -216,8 +234,10 @@ def test_figures_in_a_page_are_those_of_the_code():
         ),
         "tutorial.md": (
             f"up to {MAX_WRITE_BYTES // 2**20} MiB in one call",
+            f"One call writes at most {MAX_WRITE_ROWS:,} items and keys",
             f"Keys are text of up to {MAX_KEY_BYTES} bytes",
             f"Namespaces are 1 to {MAX_NAMESPACE_CHARS} characters",
+            f"A value nests at most {MAX_DEPTH} levels deep",
             "Ids are kept for a week" if KEY_DAYS == 7 else "",
         ),
         "http-api.md": (
@@ -225,17 +245,59 @@ def test_figures_in_a_page_are_those_of_the_code():
             "it ends after eight hours" if SIGN_IN_SECONDS == 8 * 3600 else "",
             "the latest hundred changes" if MAX_RECENT == 100 else "",
         ),
-        "recall.md": (f"A note has at most {MAX_NOTE_BYTES // 2**20} MiB",),
+        "recall.md": (
+            f"A note has at most {MAX_NOTE_BYTES // 2**20} MiB",
+            f"Below {CONTEXT_THRESHOLD} `inject_context` leaves a note out",
+            f"`SCRUBJAY_LEARN_TOKENS` ({SETTINGS['learn_tokens'].default:,})",
+            "`temporary`, which expires after a week" if learning.TEMPORARY_DAYS == 7 else "",
+            "After three of them about the same messages" if learning.MAX_FAILURES == 3 else "",
+            "synonyms, at half the weight" if SYNONYM_WEIGHT == 0.5 else "",
+            f"has art, at {RELATED_WEIGHT} of it",
+            "the two notes before and after it" if NEIGHBOURS == 2 else "",
+            "neighbours within ten minutes" if MAX_PAUSE_SECONDS == 600 else "",
+        ),
+        "autogen.md": (
+            "three seconds after the last message" if learning.QUIET_SECONDS == 3 else "",
+            f"every {learning.EVERY_MESSAGES} messages of a long one",
+            "waits for it up to five seconds" if learning.EXIT_SECONDS == 5 else "",
+            f"at most `SCRUBJAY_LEARN_TOKENS` ({SETTINGS['learn_tokens'].default:,}) a day",
+            "It waits about a second at most" if UNATTENDED_SECONDS == 1 else "",
+        ),
+        "langgraph.md": (f"more than {CALL_BYTES // 2**20} MiB is split",),
+        "agent-framework.md": (
+            f"one above {CALL_BYTES // 2**20} MiB as one for each {PART_CHARS // 2**20} MiB and one more",
+        ),
+        "../README.md": (f"{DEFAULT_WRITES_PER_DAY:,} writes a day and {size} MB",),
         "durability.md": (
             f"tries again after {FIRST_RETRY_SECONDS} s, and doubles the delay up to {MAX_RETRY_SECONDS:g} s",
             f"keeps a key for {KEY_DAYS} days",
         ),
     }  # fmt: skip
     for name, sentences in facts.items():
-        text = " ".join((ROOT / "docs" / name).read_text().split())
-        for sentence in sentences:
-            assert sentence, "a word on the page stands for a number that has changed"
-            assert sentence in text, f"{name}: {sentence}"
+        check_sentences(name, *sentences)
+
+
+def test_figures_in_the_pages_on_postgresql_are_those_of_the_code():
+    pytest.importorskip("psycopg")
+    engine = import_module("scrubjay.store.postgres.asyncio")
+    program_seconds = import_module("scrubjay.store.postgres.connection").BUSY_SECONDS
+    watchdog_seconds = import_module("scrubjay.store.postgres.watchdog").CHECK_SECONDS
+    check_sentences(
+        "postgresql.md",
+        f"more than {engine.MAX_CONNECTIONS}: {engine.LOOP_READS} for short reads, {engine.LOOP_TRANSACTIONS} for",
+        f"short writes, {engine.READ_THREADS} and {engine.WRITE_THREADS} for reads and writes that take long",
+        f"up to {program_seconds:g} seconds in a program, and for {SERVER_SECONDS:g} seconds in a server",
+        f"gives up short ones after {engine.ANSWER_SECONDS:g} seconds",
+        "has waited for three seconds looks for" if watchdog_seconds == 3 else "",
+    )
+    check_sentences("scaling.md", f"takes up to {engine.MAX_CONNECTIONS} connections (`MAX_CONNECTIONS`")
+
+
+def check_sentences(name: str, *sentences: str) -> None:
+    text = " ".join((ROOT / "docs" / name).read_text().split())
+    for sentence in sentences:
+        assert sentence, "a word on the page stands for a number that has changed"
+        assert sentence in text, f"{name}: {sentence}"
 
 
 def test_pages_list_every_error_with_its_other_classes_and_its_code():
@@ -253,11 +315,62 @@ def test_pages_list_every_error_with_its_other_classes_and_its_code():
     assert codes == {error.code for error in errors.values()} - {"missing_extra"} | {"method_not_allowed"}
 
 
-def test_the_page_on_durability_names_every_verb_that_can_be_queued():
-    text = " ".join((ROOT / "docs" / "durability.md").read_text().split())
-    sentence = text.partition("With a server, ")[2].partition(" go to the outbox")[0]
-    named = set(re.findall(r"`(\w+)`", sentence)) | ({"transaction"} if "transactions" in sentence else set())
+@pytest.mark.parametrize(
+    ("page", "before", "after"),
+    [
+        ("docs/durability.md", "With a server, ", " go to the outbox"),
+        ("docs/tutorial.md", "While the server is unreachable, ", " are queued in a file"),
+        ("docs/memory.md", "While the server is unreachable, ", " are queued on disk"),
+        ("README.md", "the library queues ", " on disk"),
+    ],
+)
+def test_a_page_names_every_verb_that_can_be_queued(page, before, after):
+    text = " ".join((ROOT / page).read_text().split())
+    sentence = text.partition(before)[2].partition(after)[0]
+    named = names_in(sentence) | ({"transaction"} if "transactions" in sentence else set())
     assert named == {verb.name for verb in VERBS.values() if verb.queueable}
+
+
+def test_pages_name_every_read_that_includes_queued_writes():
+    including = {verb.name for verb in _OVERLAID} - {"item", "scan", "contains"} | {"in", "values"}
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text()
+    sentence = tutorial.partition("They are sent later")[2].partition("\n- ")[2].partition(" include queued")[0]
+    assert names_in(sentence) == including | {"key"}
+    sentence = (Memory.pending.__doc__ or "").partition("\n\n")[2].partition("include them")[0]
+    assert names_in(sentence) == including | {"key"}
+
+
+def test_pages_name_every_verb_of_a_transaction_that_is_never_queued():
+    never = {verb.name for verb in VERBS.values() if verb.in_transaction and not verb.queueable}
+    sentence = (Memory.transaction.__doc__ or "").partition("never queued (")[2].partition(")")[0]
+    assert names_in(sentence) == never
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text()
+    sentence = tutorial.partition("Calls that need their result (")[2].partition(")")[0]
+    assert names_in(sentence) == never | {"setdefault", "if_version="}
+
+
+def names_in(sentence: str) -> set[str]:
+    return set(re.findall(r"`([^`]+)`", sentence))
+
+
+def test_the_page_on_http_lists_the_verbs_of_a_transaction_with_their_arguments():
+    section = (ROOT / "docs" / "http-api.md").read_text().partition("## Transactions")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE)
+    (annotation,) = get_args(TransactionBody.model_fields["commands"].annotation)
+    parts = {get_args(part.model_fields["verb"].annotation)[0]: part for part in get_args(get_args(annotation)[0])}
+    assert {verb: names_in(names) for verb, names in rows} == {
+        verb: set(part.model_fields) - {"verb"} for verb, part in parts.items()
+    }
+    for verb, part in parts.items():  # described as they are validated
+        required = {name: field.is_required() for name, field in part.model_fields.items() if name != "verb"}
+        assert required == fields_of(verb), verb
+
+
+def test_the_transaction_on_the_page_on_http_gets_the_response_on_it(terminal):
+    page = blocks(ROOT / "docs" / "http-api.md")
+    place = next(i for i, block in enumerate(page) if "$NS/transaction" in block.text)
+    variable = next(block for block in page if block.text.startswith("export NS="))
+    assert json.loads(terminal(variable.text + page[place].text)) == json.loads(page[place + 1].text)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
