@@ -88,6 +88,19 @@ def test_state_is_kept_where_its_prefix_says(service):
     asyncio.run(use())
 
 
+def test_an_event_with_all_its_changes_is_one_write_and_none_removes_shared_state(home):
+    async def use() -> None:
+        service, memory = ScrubjaySessionService(), Memory("adk")
+        session = await service.create_session(**HERE, session_id="s")
+        before = memory.usage().writes_today
+        await service.append_event(session, event("a", delta={"n": 1, "user:city": "Ulm", "app:motto": "x"}))
+        assert memory.usage().writes_today == before + 1
+        await service.append_event(session, event("b", delta={"user:city": None, "app:motto": None}))
+        assert (await service.get_session(**HERE, session_id="s")).state == {"n": 1}
+
+    asyncio.run(use())
+
+
 def test_an_event_that_is_appended_twice_is_stored_once(service):
     async def use() -> None:
         session = await service.create_session(**HERE, session_id="s")

@@ -68,12 +68,13 @@ def test_a_stream_stores_what_it_stores_in_memory(home, persist_all):
     own = MemoryStorage()
     stored = asyncio.run(run_turns(ScrubjayStorage, persist_all=persist_all))
     assert stored == asyncio.run(run_turns(lambda: own, persist_all=persist_all))
-    assert len(stored) == 16 if persist_all else 14
+    assert len(stored) == (16 if persist_all else 14)
 
 
 def test_the_history_is_a_conversation(home):
     asyncio.run(run_turns(ScrubjayStorage))
     memory = Memory("ag2")
+    assert memory.usage().writes_today == 14  # for two turns: 2 each, and 5 for the tool
     (conversation,) = memory.conversations()
     assert (conversation.session, conversation.preview) == ("sarah", "It rains")
     found = memory.conversation("sarah")

@@ -90,6 +90,7 @@ def parts_of(content) -> dict:
 def test_an_agent_stores_what_it_stores_in_memory(home, each_call):
     options = {"require_per_service_call_history_persistence": each_call}
     stored = asyncio.run(run_turns(ScrubjayHistory, **options))
+    assert Memory("agent-framework").usage().writes_today == (3 if each_call else 2)
     assert stored == asyncio.run(run_turns(InMemoryHistoryProvider, **options))
     assert [role for role, _ in stored] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
     assert stored[-1][1][0]["text"] == "5 messages"

@@ -124,6 +124,7 @@ def test_an_agent_goes_on_and_its_history_is_a_conversation(home):
     memory = Memory("agentchat")
     (conversation,) = memory.conversations()
     assert (conversation.session, conversation.messages) == ("sarah", 6)
+    assert memory.usage().writes_today == 6  # for two turns: 2 each, and 2 for the tool
     found = memory.conversation("sarah")
     assert [message.sender for message in found] == ["user", "Forecast", "tool", "Forecast", "user", "Forecast"]
     assert found[1].tool_calls[0]["arguments"] == {"city": "Ulm"}

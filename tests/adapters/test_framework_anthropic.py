@@ -31,6 +31,7 @@ def test_a_file_is_a_key_and_a_directory_a_prefix(home):
     assert listed == ["25B\t/memories", "25B\t/memories/friends/", "25B\t/memories/friends/ana.md"]
     call(tool, "delete", path="/memories/friends")
     assert call(tool, "view", path="/memories").splitlines()[1:] == ["0B\t/memories"]
+    assert Memory("sarah").usage().writes_today == 4  # for create, str_replace, insert and rename
 
 
 def test_every_command_takes_a_path_of_512_bytes(home):

@@ -20,6 +20,7 @@ from scrubjay.adapters.langchain import ScrubjayByteStore, ScrubjayCache, Scrubj
 def test_bytes_and_json_come_back_as_they_were(home):
     data = bytes(range(256))
     ScrubjayByteStore().mset([("a", data), ("b", b"")])
+    assert Memory("langchain-bytes").usage().writes_today == 1
     assert ScrubjayByteStore().mget(["b", "none", "a"]) == [b"", None, data]
     assert list(ScrubjayByteStore().yield_keys(prefix="a")) == ["a"]
     store = ScrubjayJsonStore()
@@ -55,6 +56,12 @@ def test_answers_are_found_by_prompt_and_model(home):
     ScrubjayCache().update("prompt", "model", answers)
     assert ScrubjayCache().lookup("prompt", "model") == answers
     assert ScrubjayCache().lookup("promptm", "odel") is None
+    (stored,) = Memory("langchain-cache").scan()
+    assert stored.expires_at is None
+    ScrubjayCache(ttl=60).update("prompt", "model", answers)
+    (stored,) = Memory("langchain-cache").scan()
+    assert stored.expires_at is not None
+    assert Memory("langchain-cache").usage().writes_today == 2
     ScrubjayCache().clear()
     assert ScrubjayCache().lookup("prompt", "model") is None
 

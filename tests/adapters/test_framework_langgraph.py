@@ -77,6 +77,25 @@ def test_a_channel_that_does_not_change_is_stored_once(home):
     assert Memory("langgraph").usage().bytes < first + 100_000
 
 
+@pytest.mark.parametrize(("size", "has_own_row"), [(500, False), (600, True)])
+def test_a_small_value_is_in_the_row_of_its_checkpoint(home, size, has_own_row):
+    agent = make_graph(checkpointer=ScrubjaySaver())
+    agent.invoke({"log": ["hi"], "document": "x" * size}, THREAD)
+    assert bool(Memory("langgraph").keys("b/sarah//document/")) is has_own_row
+
+
+@pytest.mark.parametrize("turns", [1, 30])
+def test_the_latest_checkpoint_is_read_without_the_others(home, turns):
+    saver = ScrubjaySaver()
+    agent = make_graph(checkpointer=saver)
+    for _ in range(turns):
+        agent.invoke({"log": ["hi"], "document": ""}, THREAD)
+    items, read = saver._memory.items, []
+    saver._memory.items = lambda *args, **options: (read.append(each) or each for each in items(*args, **options))
+    assert saver.get_tuple(THREAD)
+    assert len(read) == 1
+
+
 def test_a_value_larger_than_one_call_is_split(home, monkeypatch):
     monkeypatch.setattr(_large, "PART_CHARS", 1000)
     monkeypatch.setattr(_large, "CALL_BYTES", 3000)
@@ -142,6 +161,8 @@ def test_the_store_finds_words_without_a_model(home):
     store.put(("facts", "sarah"), "2", {"text": "She likes walnuts"})
     store.put(("facts", "tom"), "1", {"text": "He likes PostgreSQL, too"})
     (found,) = store.search(("facts", "sarah"), query="Which database, PostgreSQL?")
+    postgresql = {"query": "PostgreSQL", "filter": {"text": {"$ne": "He likes PostgreSQL, too"}}}
+    assert [item.namespace for item in store.search(("facts",), **postgresql)] == [("facts", "sarah")]
     assert (found.key, found.namespace) == ("1", ("facts", "sarah"))
     assert found.score > 0
     assert [item.key for item in asyncio.run(store.asearch(("facts",), query="walnut"))] == ["2"]

@@ -96,7 +96,9 @@ def test_archived_messages_come_before_active_ones(home):
         assert await store.get_keys() == ["sarah"]
 
     asyncio.run(use())
-    (conversation, *_) = Memory("llama-index").conversations(session="sarah")
+    memory = Memory("llama-index")
+    assert memory.usage().writes_today == 4  # two calls that add, one that archives, one that deletes from a list
+    (conversation, *_) = memory.conversations(session="sarah")
     assert conversation.preview == "e"
 
 

@@ -41,8 +41,10 @@ def test_a_popped_item_goes_to_one_caller(home):
         popped = await asyncio.gather(*(session.pop_item() for _ in range(25)))
         assert sorted(int(each["content"]) for each in popped if each) == list(range(20))
         assert await session.pop_item() is None
+        await session.clear_session()
 
     asyncio.run(use())
+    assert Memory("openai-agents").usage().writes_today == 1
 
 
 def test_the_history_is_a_conversation(home):

@@ -107,8 +107,14 @@ def test_deleting_leaves_nothing(home):
 
 def test_an_unreachable_server_is_not_a_new_conversation(tmp_path):
     memory = Memory("ns", url="http://127.0.0.1:9", outbox=tmp_path / "outbox", timeout=1)
-    with pytest.raises(Unavailable):
-        asyncio.run(ScrubjayConversations(memory).load("sarah"))
+    store = ScrubjayConversations(memory)
+
+    async def save() -> None:
+        await store.save(await Agent(TestModel()).run("Hi", conversation=Conversation(conversation_id="sarah")))
+
+    for call in (store.load("sarah"), save()):
+        with pytest.raises(Unavailable):
+            asyncio.run(call)
 
 
 def test_another_process_goes_on_after_kill_9(script):

@@ -73,11 +73,17 @@ def test_an_agent_goes_on_where_another_one_stopped(home, open_manager):
 
 @pytest.mark.filterwarnings("ignore:context_window_limit", "ignore:Agent-level storage")
 def test_the_messages_of_an_agent_are_a_conversation(home):
-    open_agent(session_manager=open_repository())("Hello")
+    agent = open_agent(session_manager=open_repository())
     memory = Memory("strands")
+    agent("Hello")
     (conversation,) = memory.conversations()
     assert (conversation.session, conversation.messages) == ("sarah", 2)
-    found = memory.conversation("sarah")
+    before = memory.usage().writes_today
+    agent("Again")
+    assert memory.usage().writes_today == before + 2
+    open_agent(session_manager=open_repository())("Hello again")
+    assert memory.usage().writes_today == before + 2 + 3
+    found = memory.conversation("sarah")[:2]
     assert [(message.role, message.message) for message in found] == [("user", "Hello"), ("assistant", "1 messages")]
 
 
