@@ -23,24 +23,35 @@ from scrubjay import Memory, ScrubjayError, learning
 from scrubjay import errors as errors_module
 from scrubjay.adapters._large import CALL_BYTES, PART_CHARS
 from scrubjay.calls import fields_of
+from scrubjay.cli.series import RETRY_SECONDS
 from scrubjay.commands import VERBS
 from scrubjay.exact_json import MAX_DEPTH, MAX_READ_BYTES, MAX_WRITE_BYTES, MAX_WRITE_ROWS
 from scrubjay.memory import UNATTENDED_SECONDS
 from scrubjay.outbox.executor import _OVERLAID
 from scrubjay.outbox.sender import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
+from scrubjay.recall.documents import MAX_SCORED_CHARS
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD
 from scrubjay.recall.query import RELATED_WEIGHT, SYNONYM_WEIGHT
 from scrubjay.recall.ranking import NEIGHBOURS
+from scrubjay.semantic.embedding import MAX_COMPARED
+from scrubjay.semantic.index import MAX_CACHED_BYTES
 from scrubjay.settings import DEFAULT_MAX_BYTES, DEFAULT_WRITES_PER_DAY, SETTINGS
 from scrubjay.store.api_keys import LIMITS
+from scrubjay.store.candidates import MAX_COUNTED, MAX_POSTINGS, MIN_POSTINGS
 from scrubjay.store.changes import REFUSAL_SHARE
 from scrubjay.store.expiry import KEY_DAYS
 from scrubjay.store.notes import MAX_PAUSE_SECONDS
 from scrubjay.store.overview import MAX_RECENT
+from scrubjay.store.pool import FORK_SECONDS
+from scrubjay.store.search import MAX_RANKED, MAX_SEARCH_BYTES
 from scrubjay.store.sign_ins import SIGN_IN_SECONDS
+from scrubjay.store.sqlite.file_identity import WRITE_CHECK_SECONDS
+from scrubjay.store.sqlite.turnstile import MAX_WAIT_SECONDS
+from scrubjay.store.word_index import BLOCK_POSTINGS, EXACT_LENGTH, MAX_COUNT
 from scrubjay.validation import MAX_KEY_BYTES, MAX_NAMESPACE_CHARS, MAX_NOTE_BYTES
 from scrubjay_command import BUSY_SECONDS as SERVER_SECONDS
 from scrubjay_command import SHUTDOWN_SECONDS
+from scrubjay_http import idempotency_key
 from scrubjay_limits import (
     BODY_SHARE,
     MAX_BUFFERED_BYTES,
@@ -51,6 +62,7 @@ from scrubjay_limits import (
     STALL_SECONDS,
 )
 from scrubjay_models import TransactionBody
+from scrubjay_server import v1
 from scrubjay_watch import MAX_REFUSALS
 
 ROOT = Path(__file__).parents[1]
@@ -267,6 +279,29 @@ def test_figures_in_a_page_are_those_of_the_code():
         "agent-framework.md": (
             f"one above {CALL_BYTES // 2**20} MiB as one for each {PART_CHARS // 2**20} MiB and one more",
         ),
+        "scaling.md": (
+            f"`recall` reads up to {MIN_POSTINGS:,} entries",
+            f"up to {MAX_POSTINGS:,} from {10 * MAX_POSTINGS:,} notes on",
+            f"counts each word in up to {MAX_COUNTED:,} notes",
+        ),
+        "deployment.md": ("is tried again after a minute" if RETRY_SECONDS == 60 else "",),
+        "decisions/search-reads-values.md": (
+            f"The {MAX_RANKED} texts with the most words",
+            f"more than {MAX_SCORED_CHARS:,} characters",
+            f"at most {MAX_SEARCH_BYTES // 2**20} MiB at once",
+        ),
+        "decisions/own-word-index.md": (
+            f"up to {BLOCK_POSTINGS} postings",
+            f"above {MAX_COUNT} is stored as {MAX_COUNT}",
+            f"more than {EXACT_LENGTH} words",
+        ),
+        "decisions/vectors-in-memory.md": (
+            f"most {MAX_CACHED_BYTES // 2**20} MiB",
+            f"The bits choose {MAX_COMPARED:,} vectors",
+        ),
+        "decisions/checks-of-the-file.md": ("for a millisecond (`WRITE" if WRITE_CHECK_SECONDS == 0.001 else "",),
+        "decisions/take-turns-to-write.md": ("get it within a second" if MAX_WAIT_SECONDS == 1 else "",),
+        "decisions/connections-and-forks.md": (f"waits up to {FORK_SECONDS:g} s for calls",),
         "../README.md": (f"{DEFAULT_WRITES_PER_DAY:,} writes a day and {size} MB",),
         "durability.md": (
             f"tries again after {FIRST_RETRY_SECONDS} s, and doubles the delay up to {MAX_RETRY_SECONDS:g} s",
@@ -288,7 +323,7 @@ def test_figures_in_the_pages_on_postgresql_are_those_of_the_code():
         f"short writes, {engine.READ_THREADS} and {engine.WRITE_THREADS} for reads and writes that take long",
         f"up to {program_seconds:g} seconds in a program, and for {SERVER_SECONDS:g} seconds in a server",
         f"gives up short ones after {engine.ANSWER_SECONDS:g} seconds",
-        "has waited for three seconds looks for" if watchdog_seconds == 3 else "",
+        "have waited for three seconds looks for" if watchdog_seconds == 3 else "",
     )
     check_sentences("scaling.md", f"takes up to {engine.MAX_CONNECTIONS} connections (`MAX_CONNECTIONS`")
 
@@ -347,6 +382,23 @@ def test_pages_name_every_verb_of_a_transaction_that_is_never_queued():
     tutorial = (ROOT / "docs" / "tutorial.md").read_text()
     sentence = tutorial.partition("Calls that need their result (")[2].partition(")")[0]
     assert names_in(sentence) == never | {"setdefault", "if_version="}
+
+
+@pytest.mark.parametrize(
+    ("page", "before", "after"),
+    [
+        ("durability.md", "the server refuses it, except ", " and writes with an id"),
+        ("decisions/fence-lost-writes.md", "(`once=`), ", " are not fenced"),
+    ],
+)
+def test_pages_name_every_write_that_is_not_fenced(page, before, after):
+    """A late write is refused by its idempotency key, which some routes do not take."""
+    takes_key = [
+        route for route in v1.routes if idempotency_key in {each.call for each in route.dependant.dependencies}
+    ]
+    text = " ".join((ROOT / "docs" / page).read_text().split())
+    writes = {verb.name for verb in VERBS.values() if verb.writes and "{namespace}" in verb.path}
+    assert names_in(text.partition(before)[2].partition(after)[0]) == writes - {route.name for route in takes_key}
 
 
 def names_in(sentence: str) -> set[str]:
