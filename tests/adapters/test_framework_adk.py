@@ -101,6 +101,18 @@ def test_an_event_with_all_its_changes_is_one_write_and_none_removes_shared_stat
     asyncio.run(use())
 
 
+def test_an_event_is_known_among_the_last_20(home):
+    async def use() -> None:
+        service = ScrubjaySessionService()
+        session = await service.create_session(**HERE, session_id="s")
+        first = event("first")
+        for each in (first, *(event(str(number)) for number in range(19)), first.model_copy(deep=True)):
+            await service.append_event(session, each)
+        assert len((await service.get_session(**HERE, session_id="s")).events) == 20
+
+    asyncio.run(use())
+
+
 def test_an_event_that_is_appended_twice_is_stored_once(service):
     async def use() -> None:
         session = await service.create_session(**HERE, session_id="s")

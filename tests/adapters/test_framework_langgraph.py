@@ -15,9 +15,10 @@ pytest.importorskip("langgraph.graph", reason="LangGraph is not installed")
 
 from langgraph.graph import StateGraph
 
-from scrubjay import Memory, Unavailable
+from scrubjay import InvalidInput, Memory, Unavailable
 from scrubjay.adapters import _large
 from scrubjay.adapters.langgraph import ScrubjaySaver, ScrubjayStore
+from scrubjay.store import search
 
 THREAD = {"configurable": {"thread_id": "sarah"}}
 
@@ -166,6 +167,15 @@ def test_the_store_finds_words_without_a_model(home):
     assert (found.key, found.namespace) == ("1", ("facts", "sarah"))
     assert found.score > 0
     assert [item.key for item in asyncio.run(store.asearch(("facts",), query="walnut"))] == ["2"]
+
+
+def test_a_search_for_words_below_too_many_bytes_is_refused(home, monkeypatch):
+    store = ScrubjayStore()
+    store.put(("facts", "sarah"), "1", {"text": "She decided to use PostgreSQL"})
+    monkeypatch.setattr(search, "MAX_SEARCH_BYTES", 20)
+    assert store.search(("facts",))
+    with pytest.raises(InvalidInput, match="longer prefix"):
+        store.search(("facts",), query="PostgreSQL")
 
 
 def test_a_put_keeps_the_time_of_creation(home):
