@@ -315,7 +315,8 @@ def test_figures_in_a_page_are_those_of_the_code():
 def test_figures_in_the_pages_on_postgresql_are_those_of_the_code():
     pytest.importorskip("psycopg")
     engine = import_module("scrubjay.store.postgres.asyncio")
-    program_seconds = import_module("scrubjay.store.postgres.connection").BUSY_SECONDS
+    connection = import_module("scrubjay.store.postgres.connection")
+    defaults, program_seconds = connection._DEFAULTS, connection.BUSY_SECONDS
     watchdog_seconds = import_module("scrubjay.store.postgres.watchdog").CHECK_SECONDS
     check_sentences(
         "postgresql.md",
@@ -323,9 +324,34 @@ def test_figures_in_the_pages_on_postgresql_are_those_of_the_code():
         f"short writes, {engine.READ_THREADS} and {engine.WRITE_THREADS} for reads and writes that take long",
         f"up to {program_seconds:g} seconds in a program, and for {SERVER_SECONDS:g} seconds in a server",
         f"gives up short ones after {engine.ANSWER_SECONDS:g} seconds",
+        f"{defaults['connect_timeout']} seconds for each host (`connect_timeout`)",
+        f"or {int(defaults['tcp_user_timeout']) // 1000} on a connection that died (`tcp_user_timeout`)",
+        f"PostgreSQL {connection.MIN_VERSION // 10_000} or newer",
         "have waited for three seconds looks for" if watchdog_seconds == 3 else "",
     )
     check_sentences("scaling.md", f"takes up to {engine.MAX_CONNECTIONS} connections (`MAX_CONNECTIONS`")
+
+
+def test_pages_of_adapters_count_the_tests_of_frameworks_as_their_page_does():
+    text = (ROOT / "docs" / "framework-tests.md").read_text()
+    rows = re.findall(r"^\| (.*?) \| .*? \| (\d+) \| (\d+) \| (\d+)\b.* \|$", text, re.MULTILINE)
+    counts = {name.partition(",")[0].partition(" (")[0]: tuple(map(int, numbers)) for name, *numbers in rows}
+    conformance, store = counts["LangGraph"], counts["LangGraph's SQLite store"]
+    passed, *failed = counts["Strands"]
+    of_ag2 = counts["ag2"]
+    for name, sentences in {
+        "langgraph.md": (
+            f"pass, {conformance[0]} of {sum(conformance)}, and so do {store[0]} [tests",
+            f"{store[2]} are about vectors that the caller brings, and {store[1]} about SQLite",
+        ),
+        "langchain.md": (f"{counts['`langchain-tests`'][0]} pass",),
+        "openai-agents.md": ("{} pass, and [{}](framework-tests.md)".format(*counts["OpenAI Agents SDK"]),),
+        "anthropic.md": ("{} pass. The other [{}](framework-tests.md)".format(*counts["Anthropic SDK"]),),
+        "crewai.md": (f"{counts['CrewAI'][0]} pass",),
+        "strands.md": (f"{passed} of {passed + sum(failed)} pass",),
+        "ag2.md": (f"{of_ag2[0]} of {sum(of_ag2)} pass",),
+    }.items():
+        check_sentences(name, *sentences)
 
 
 def check_sentences(name: str, *sentences: str) -> None:

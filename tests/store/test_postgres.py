@@ -852,6 +852,17 @@ def test_a_write_of_a_client_that_has_gone_is_not_made(store):
     assert store.run(items.read_text("ns", "k")) is None
 
 
+def test_a_get_is_one_round_trip_and_a_set_or_an_append_two(store, monkeypatch):
+    exchange, count = session.Session.exchange, []
+    monkeypatch.setattr(session.Session, "exchange", lambda *args: count.append(1) or exchange(*args))
+    operations = (items.read_text("ns", "k"), items.set_item("ns", "k", "2"), lists.append_items("ns", "l", ["1"]))
+    store.run(items.set_item("ns", "k", "1"))
+    for each, trips in zip(operations, (1, 2, 2), strict=True):
+        count.clear()
+        store.run(each)
+        assert len(count) == trips
+
+
 # ---------------------------------------------------------------- opening
 
 
