@@ -201,7 +201,9 @@ def test_the_first_example_of_the_readme_has_three_lines_of_code():
     assert len(list(filter(None, blocks(ROOT / "README.md")[0].text.splitlines()))) == 3
 
 
-@pytest.mark.parametrize("name", ["command.md", "settings.md", "memory.md", "routes.md", "modules.md"])
+@pytest.mark.parametrize(
+    "name", ["command.md", "settings.md", "memory.md", "routes.md", "modules.md", "framework-tests.md"]
+)
 def test_a_generated_page_is_current(name):
     current = (ROOT / "docs" / name).read_text()
     assert current == generator().PAGES[name](), f"docs/{name} is out of date; run: make docs"
