@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 
 from harness import postgres, serving
 from scrubjay import AsyncMemory, Conflict, InvalidInput, Memory, QuotaExceeded, Unavailable, ValueTooLarge
-from scrubjay.calls import NoteFields
+from scrubjay.calls import NoteFields, commands_of, transaction_call
 from scrubjay.commands import VERBS, Command
+from scrubjay.operations import operation_for
+from scrubjay.store.operation import LONG_WRITE, WRITE
+from scrubjay.store.transaction import SLOW_PARTS
 from scrubjay.transaction import Transaction
 
 KEYS = st.sampled_from(["a", "b", "c"])
@@ -260,6 +263,14 @@ def test_a_transaction_whose_result_is_needed_is_never_queued(tmp_path):
         with pytest.raises(Unavailable, match="; incr is never queued"):
             memory.incr("n")
         assert memory.pending() == []
+
+
+def test_a_transaction_of_many_writes_does_not_run_on_the_event_loop_of_a_server():
+    def mode_of(count):
+        writes = [{"verb": "incr", "key": "n"}] * count
+        return operation_for(transaction_call("ns", commands_of("ns", writes, "commands"))).mode
+
+    assert (mode_of(SLOW_PARTS), mode_of(SLOW_PARTS + 1)) == (WRITE, LONG_WRITE)
 
 
 def test_a_repeated_transaction_stores_no_popped_items(tmp_path):

@@ -12,6 +12,9 @@ from scrubjay.store.usage import NamespaceUsage
 
 Parts = Sequence[Operation[tuple[Any, NamespaceUsage]]]
 
+SLOW_PARTS = 100
+"""Writes that a server runs together on its event loop, which takes 1 to 2 ms; more go to a thread."""
+
 
 def run_all(namespace: str, parts: Parts) -> Operation[tuple[list[Any], NamespaceUsage]]:
     """Run write operations on a namespace in one transaction.
@@ -20,7 +23,8 @@ def run_all(namespace: str, parts: Parts) -> Operation[tuple[list[Any], Namespac
     count as one write of the daily quota, if one of them counts at all.
     """
     modes = {part.mode for part in parts}
-    mode = ERASE if ERASE in modes else WRITE if modes <= {WRITE} else LONG_WRITE
+    is_short = modes <= {WRITE} and len(parts) <= SLOW_PARTS
+    mode = ERASE if ERASE in modes else WRITE if is_short else LONG_WRITE
     return Operation("transaction", mode, _run_all, (namespace, parts), _REPLAY)
 
 
