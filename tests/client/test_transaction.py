@@ -17,6 +17,8 @@ from harness import postgres, serving
 from scrubjay import AsyncMemory, Conflict, InvalidInput, Memory, QuotaExceeded, Unavailable, ValueTooLarge
 from scrubjay.calls import NoteFields, commands_of, transaction_call
 from scrubjay.commands import VERBS, Command
+from scrubjay.errors import from_response
+from scrubjay.http import HttpExecutor
 from scrubjay.operations import operation_for
 from scrubjay.store.operation import LONG_WRITE, WRITE
 from scrubjay.store.transaction import SLOW_PARTS
@@ -263,6 +265,17 @@ def test_a_transaction_whose_result_is_needed_is_never_queued(tmp_path):
         with pytest.raises(Unavailable, match="; incr is never queued"):
             memory.incr("n")
         assert memory.pending() == []
+
+
+def test_a_mistake_of_the_server_does_not_say_that_nothing_was_stored(tmp_path, monkeypatch):
+    def fail(*_):
+        raise from_response("internal", "the server made a mistake", 500)
+
+    monkeypatch.setattr(HttpExecutor, "run", fail)
+    with Memory("ns", url="http://127.0.0.1:9", outbox=tmp_path / "outbox") as memory:
+        with pytest.raises(Unavailable, match=r"^the server made a mistake$") as raised:
+            memory.incr("n")
+        assert raised.value.status == 500
 
 
 def test_a_transaction_of_many_writes_does_not_run_on_the_event_loop_of_a_server():

@@ -201,7 +201,8 @@ class OutboxExecutor(Executor):
         try:
             result = self._ask(command)
         except Unavailable as error:
-            if error.status >= 500 and not isinstance(error, OutcomeUnknown):
+            # A response of 500 is a mistake in the server, after which the write may be stored.
+            if error.status == Unavailable.status and not isinstance(error, OutcomeUnknown):
                 raise Unavailable(f"{error}; {_never_queued(command)}") from error
             raise
         if command.verb is SET_QUOTA:
