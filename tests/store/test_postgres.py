@@ -486,14 +486,15 @@ def test_a_notification_wakes_a_watcher_of_another_process(open_store, monkeypat
     assert here.run(changes.last_change("ns")) == 1
 
 
-def test_a_write_notifies_only_while_a_process_listens(open_store):
+def test_a_write_notifies_only_while_a_process_listens(open_store, monkeypatch):
+    monkeypatch.setattr("scrubjay.store.postgres.listener.FALLBACK_SECONDS", 600)
     store, heard = open_store(), []
     with psycopg.connect(postgres().url, autocommit=True) as spy:
         spy.add_notify_handler(lambda each: heard.append(each.payload))
         spy.execute("LISTEN scrubjay")
         store.run(items.set_item("unheard", "k", "1"))
         with open_store().listener.watching("ns") as wait:
-            wait(600)
+            wait(600)  # it listens
             store.run(items.set_item("ns", "k", "2"))
             tokens = [store.listener.token_of(name) for name in ("unheard", "ns")]
             eventually(lambda: spy.execute("SELECT 1") and tokens[1] in heard)  # they come in the order of commits
