@@ -7,6 +7,7 @@ acknowledged in each event.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -58,7 +59,7 @@ class Service:
 
     def _drain(self, log) -> None:
         """A server whose log nobody reads would stop at a full pipe."""
-        with log:
+        with contextlib.suppress(ValueError), log:  # it is closed as soon as the server has ended
             for _ in log:
                 pass
 
