@@ -277,7 +277,8 @@ They read its tables, files or connections, or are about what only that class ha
     for path in sorted((ROOT / "tests/adapters/upstream").glob("swap_*.py")):
         if rows := sorted(_reasons(path).items()):
             heading = f"### `tests/adapters/upstream/{path.name}`"
-            sections.append([heading, "", *table("test", "reason", rows=[(f"`{name}`", why) for name, why in rows])])
+            listed = table("test", "reason", rows=[(f"`{name}`", why) for name, why in rows])
+            sections.append([heading, "", *listed, ""])
     return page("Tests of the frameworks", introduction, *sections)
 
 

@@ -52,6 +52,10 @@ def test_every_page_of_the_documentation_is_in_the_site(site):
         assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).exists(), page
 
 
+def test_no_heading_is_a_row_of_the_table_before_it(site):
+    assert [page.name for page in site.rglob("*.html") if "<td>#" in page.read_text()] == []
+
+
 def test_every_link_within_the_site_resolves(site):
     pages = {page: Links(page.read_text()) for page in site.rglob("*.html") if page.name != "404.html"}
     for page, found in pages.items():
