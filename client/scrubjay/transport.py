@@ -110,22 +110,45 @@ def _socket_path(url: str) -> str:
 
 def _split(url: str) -> SplitResult:
     """The parts of a server's URL, without what a pasted one may have more: /v1 of the API, or the dashboard's #…."""
-    why = ""
+    shown, why = without_credentials(url), ""
     try:
-        parts = urlsplit(url)
-        parts.netloc.encode("idna")
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+        parts = _split_strictly(url)
+        if parts.scheme in ("http", "https") and parts.hostname:
             return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1"), query="", fragment="")
-    except ValueError as error:  # unclosed brackets, a port that is not a number, an invalid host name
-        why = f" ({error})"
-    shown = without_credentials(url)
+    except ValueError:
+        why = _why_invalid(shown)
     example = "http://127.0.0.1:8787" if "/" in shown or not shown else f"http://{shown}"
     raise InvalidInput(f"the url {repr_short(shown)} is not the URL of a server{why}; write it as {example}")
 
 
+def _split_strictly(url: str) -> SplitResult:
+    """Raises ValueError for unclosed brackets, a port that is not one, and an invalid host name."""
+    parts = urlsplit(url)
+    parts.netloc.encode("idna")
+    if parts.port == 0:
+        raise ValueError("no server has port 0")
+    return parts
+
+
+def _why_invalid(shown: str) -> str:
+    """Python's reasons repeat parts of a URL, so this one is about what may be shown of it."""
+    try:
+        _split_strictly(shown)
+    except ValueError as error:
+        return f" ({error})"
+    return " (special characters of a password are written as %XX)"
+
+
+_CREDENTIALS = re.compile(
+    r"(?<=//)[^/]*@"
+    r"|(?<=//)[^/@]*:(?!\d*(?:/|$))[^@]*@"  # a password with a slash, and not a port
+    r"|^[^/@]*@|\?.*"
+)
+
+
 def without_credentials(url: str) -> str:
     """A URL as it may be shown, valid or not: without what may be an api key or a password."""
-    return url if url.startswith(SOCKET_SCHEME) else re.sub(r"(?<=//)[^/]*@|^[^/@]*@|\?.*", "", url)
+    return url if url.startswith(SOCKET_SCHEME) else _CREDENTIALS.sub("", url)
 
 
 def split_credentials(url: str) -> tuple[str, str | None]:

@@ -328,7 +328,13 @@ def test_a_url_that_is_not_valid_is_shown_without_its_password():
     assert "hunter2" not in str(refused.value)
 
 
-@pytest.mark.parametrize("url", ["mysql://u:secret@h/db", "mysql://h/db?password=secret", "u:secret@h?x=secret"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("mysql://u:secret@h/db", "mysql://h/db?password=secret", "u:secret@h?x=secret", "mysql://u:secret/x@h/db"),
+        *(f"http://u:secret{special}x@h" for special in "#?/[\u2100"),
+    ],
+)
 def test_an_invalid_url_is_named_without_a_password(url):
     with pytest.raises(InvalidInput, match="is not the URL of a server") as raised:
         Memory("ns", url=url)
@@ -340,6 +346,8 @@ def test_an_invalid_url_is_named_without_a_password(url):
     [
         ("memory.test:8787", "write it as http://memory.test:8787"),
         ("http://memory.test:99999", "(Port out of range 0-65535)"),
+        ("http://memory.test:0", "(no server has port 0)"),
+        ("http://u:p#q@memory.test", "(special characters of a password are written as %XX)"),
     ],
 )
 def test_an_invalid_url_is_told_how_to_be_written(url, words):
