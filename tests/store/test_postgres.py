@@ -922,6 +922,17 @@ def test_no_message_shows_the_password():
     assert (address.schema, "sslmode=require" in address.conninfo) == ("s", True)
 
 
+@pytest.mark.parametrize("special", "#?/")
+def test_a_password_that_would_be_taken_for_a_host_is_refused_without_showing_it(special):
+    with pytest.raises(InvalidInput, match="write special characters of a password as %XX") as refused:
+        connection.Address(f"postgresql://bob:hunter2{special}x@h/db")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_an_at_sign_in_a_parameter_is_no_password():
+    assert connection.Address("postgresql://h:5433,[fe80::a1]:5432/db?user=bob@h").name.endswith("[fe80::a1]:5432/db")
+
+
 def test_what_is_not_the_url_of_a_database_is_named_without_its_password():
     with pytest.raises(InvalidInput, match=r"^'/data/agents.db' is not the URL of a PostgreSQL database.* --path"):
         connection.Address("/data/agents.db")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -124,6 +125,11 @@ class Address:
             raise InvalidInput(
                 f"{shown} is not the URL of a PostgreSQL database; write it as postgresql://host/database, or name"
                 " a file with --path or SCRUBJAY_PATH"
+            )
+        if "@" not in parts.netloc and "@" in url and not _has_ports(parts.netloc):
+            raise InvalidInput(
+                "the password in the PostgreSQL URL has a '/', '?' or '#', which ends it; write special characters of a"
+                " password as %XX"
             )
         pairs = (pair.partition("=") for pair in parts.query.split("&") if pair)
         given = {unquote(name): unquote(value) for name, _, value in pairs}
@@ -372,6 +378,11 @@ def _cut(connection: Session) -> None:
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
         if not connection.closed:  # else the number may have been another file's by the time it was copied
             copy.shutdown(socket.SHUT_RDWR)
+
+
+def _has_ports(hosts: str) -> bool:
+    """Whether a port stands behind each colon, but for those of IPv6 addresses, which are in brackets."""
+    return not re.search(r":\d*[^\d,]", re.sub(r"\[.*?\]", "", hosts))
 
 
 def lock_schema(connection: Session) -> None:
