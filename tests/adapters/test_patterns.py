@@ -376,6 +376,7 @@ class Stalls:
                 await response.process()
         finally:
             self._is_running = False
+            self._turned.set()  # a request that has not ended yet waits for no more turns
             turning.cancel()
 
 
