@@ -40,14 +40,14 @@ def set_call(
         return delete_call(namespace, key, if_version=if_version)
     check_key(key)
     if if_version is not None:
-        check_count("if_version", if_version)
+        if_version = check_count("if_version", if_version)
     return commands.SET(namespace, key, encode(value), ttl, if_version)
 
 
 def delete_call(namespace: str, key: str, *, if_version: int | None = None) -> Command:
     """Delete a key."""
     if if_version is not None:
-        check_count("if_version", if_version)
+        if_version = check_count("if_version", if_version)
     return commands.DELETE(namespace, check_key(key), if_version)
 
 

@@ -265,8 +265,8 @@ class Memory:
         if prefix:
             check_key(prefix, "prefix")
         conditions = encode(dict(check_filter({} if where is None else where)), "where")
-        check_count("limit", limit, most=MAX_RECALL)
-        command = commands.FIND(self.namespace, prefix, conditions, limit, check_count("offset", offset))
+        limit, offset = check_count("limit", limit, most=MAX_RECALL), check_count("offset", offset)
+        command = commands.FIND(self.namespace, prefix, conditions, limit, offset)
         found: list[Item] = self._executor.run(command)
         return found
 
@@ -379,9 +379,9 @@ class Memory:
         :return: [] if the key does not exist.
         :raises Conflict: if the value is not a list.
         """
-        check_count("start", start, least=-MAX_COUNT)
+        start = check_count("start", start, least=-MAX_COUNT)
         if stop is not None:
-            check_count("stop", stop, least=-MAX_COUNT)
+            stop = check_count("stop", stop, least=-MAX_COUNT)
         items: list[Any] = self._executor.run(commands.SLICE(self.namespace, check_key(key), start, stop))
         return items
 
@@ -534,7 +534,7 @@ class Memory:
         :param max_tokens: the length of the text at most, estimated.
         :param threshold: without one, notes need a score that those for an unrelated question seldom have; 0 takes all.
         """
-        check_count("max_tokens", max_tokens)
+        max_tokens = check_count("max_tokens", max_tokens)
         least = CONTEXT_THRESHOLD if threshold is None else threshold
         notes = self.recall(
             query, limit=limit, type=type, tags=tags, session=session, threshold=least, ranking=ranking, at=at
@@ -615,10 +615,11 @@ class Memory:
         :raises Conflict: if the value of `key` is not a list.
         """
         check_label("session", session)
-        check_count("limit", limit, least=1, most=MAX_MESSAGES_PAGE)
-        for name, position, least in (("before", before, 0), ("after", after, -1)):
-            if position is not None:
-                check_count(name, position, least=least)
+        limit = check_count("limit", limit, least=1, most=MAX_MESSAGES_PAGE)
+        if before is not None:
+            before = check_count("before", before)
+        if after is not None:
+            after = check_count("after", after, least=-1)
         if before is not None and after is not None:
             raise InvalidInput("give before= or after=, not both")
         if search is not None:
@@ -665,7 +666,7 @@ class Memory:
 
         if tokens_per_day is None:
             tokens_per_day = self._settings.learn_tokens
-        check_count("tokens_per_day", tokens_per_day)
+        tokens_per_day = check_count("tokens_per_day", tokens_per_day)
         if key is None:
             check_key(session, "session")
             latest, _ = self._executor.run(commands.CONVERSATIONS(self.namespace, session, "", 1))
@@ -734,7 +735,7 @@ class Memory:
             if name not in ("writes_per_day", "max_bytes"):
                 raise InvalidInput(f"there is no quota {name!r}; set writes_per_day or max_bytes")
             if limit is not None:
-                check_count(name, limit)
+                limits[name] = check_count(name, limit)
         changed: Usage = self._executor.run(commands.SET_QUOTA(self.namespace, limits))
         return changed
 
@@ -791,7 +792,7 @@ class Memory:
         if prefix:
             check_key(prefix)
         if after is not None:
-            check_count("after", after)
+            after = check_count("after", after)
         if timeout is not None:
             check_seconds("timeout", timeout)
         return Watch(lambda: self._executor, self.namespace, prefix, after, timeout)
@@ -804,9 +805,8 @@ class Memory:
             check_key(prefix, "prefix")
         if after is not None:
             check_key(after, "after")
-        if limit is not None:
-            check_count("limit", limit)
-        return self._read_pages(verb, prefix, after or "", MAX_COUNT if limit is None else limit, bool(reverse))
+        left = MAX_COUNT if limit is None else check_count("limit", limit)
+        return self._read_pages(verb, prefix, after or "", left, bool(reverse))
 
     def _read_pages(self, verb: Verb, prefix: str, after: str, left: int, reverse: bool) -> Iterator[Sequence[Any]]:
         cursor: str | None = after

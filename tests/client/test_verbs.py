@@ -66,6 +66,18 @@ def test_items_are_read_while_they_are_iterated(filled):
     assert next(iterator) == ("t/00", "changed")
 
 
+def test_a_whole_number_may_be_a_float(filled):
+    filled.append("rows", *range(5))
+    filled.append("chat", {"role": "user", "content": "Hi"})
+    assert list(filled.items("t/", limit=2.0)) == [("t/00", 0), ("t/01", 1)]
+    assert filled.slice("rows", 1.0, 3.0) == [1, 2]
+    assert len(filled.find("t/", limit=2.0, offset=11.0)) == 1
+    assert len(filled.conversation(key="chat", limit=1.0, after=-1.0)) == 1
+    assert filled.set("other", 1, if_version=1.0) == 2
+    assert filled.delete("other", if_version=2.0)
+    assert filled.set_quota(writes_per_day=100.0) == filled.usage()
+
+
 @pytest.mark.parametrize("wrong", [{"limit": -1}, {"limit": "2"}, {"after": ""}, {"after": 1}])
 def test_wrong_arguments_of_items_are_refused_before_the_iteration(memory, wrong):
     with pytest.raises(InvalidInput):
