@@ -58,6 +58,7 @@ from scrubjay.validation import (
     check_key,
     check_label,
     check_namespace,
+    check_prefix,
 )
 from scrubjay_activity import RequestCounter
 from scrubjay_auth import NEW_KEY, Authenticator, Quotas, headers_of
@@ -297,9 +298,7 @@ NamespacePath = Annotated[
 ]
 Key = Annotated[str, Path(min_length=1, max_length=MAX_KEY_BYTES), BeforeValidator(check_key)]
 
-PrefixQuery = Annotated[
-    str, Query(max_length=MAX_KEY_BYTES), BeforeValidator(lambda text: text and check_key(text, "prefix"))
-]
+PrefixQuery = Annotated[str, Query(max_length=MAX_KEY_BYTES), BeforeValidator(check_prefix)]
 AfterQuery = Annotated[
     str, Query(max_length=MAX_KEY_BYTES), BeforeValidator(lambda text: text and check_key(text, "after"))
 ]

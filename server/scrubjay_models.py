@@ -44,6 +44,7 @@ from scrubjay.validation import (
     check_count,
     check_key,
     check_label,
+    check_prefix,
     check_query,
     check_ttl,
 )
@@ -142,7 +143,7 @@ ItemTexts = Annotated[
 KeyText = Annotated[str, PlainValidator(check_key), WithJsonSchema(_key_schema)]
 PrefixText = Annotated[
     str,
-    PlainValidator(lambda text: "" if text == "" else check_key(text, "prefix")),
+    PlainValidator(check_prefix),
     WithJsonSchema({"type": "string", "maxLength": MAX_KEY_BYTES}),
 ]
 Number = Annotated[float, PlainValidator(_number), WithJsonSchema({"type": "number"})]

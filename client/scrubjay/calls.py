@@ -13,7 +13,7 @@ from scrubjay import commands
 from scrubjay.commands import Command
 from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.exact_json import check_rows, check_total, encode
-from scrubjay.validation import NewNote, check_count, check_key, check_ttl
+from scrubjay.validation import NewNote, check_count, check_key, check_prefix, check_ttl
 
 
 class NoteFields(TypedDict, total=False):
@@ -102,7 +102,7 @@ def incr_call(namespace: str, key: str, by: float = 1) -> Command:
 
 def clear_call(namespace: str, prefix: str = "") -> Command:
     """Delete all keys that start with `prefix`; without it, erase all values and notes of the namespace."""
-    return commands.CLEAR(namespace, "" if prefix == "" else check_key(prefix, "prefix"))
+    return commands.CLEAR(namespace, check_prefix(prefix))
 
 
 def append_call(namespace: str, key: str, *items: Any) -> Command:

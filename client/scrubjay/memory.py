@@ -46,6 +46,7 @@ from scrubjay.validation import (
     check_key,
     check_label,
     check_namespace,
+    check_prefix,
     check_query,
     check_seconds,
     check_tags,
@@ -262,8 +263,7 @@ class Memory:
         :param offset: how many to leave out before those.
         :raises InvalidInput: if a condition is not valid.
         """
-        if prefix:
-            check_key(prefix, "prefix")
+        check_prefix(prefix)
         conditions = encode(dict(check_filter({} if where is None else where)), "where")
         limit, offset = check_count("limit", limit, most=MAX_RECALL), check_count("offset", offset)
         command = commands.FIND(self.namespace, prefix, conditions, limit, offset)
@@ -506,11 +506,8 @@ class Memory:
         :param limit: how many at most.
         :raises InvalidInput: if there are more than 16 MiB under these keys.
         """
-        if prefix:
-            check_key(prefix, "prefix")
-        command = commands.SEARCH(
-            self.namespace, check_query(query), prefix, check_count("limit", limit, least=1, most=MAX_RECALL)
-        )
+        limit = check_count("limit", limit, least=1, most=MAX_RECALL)
+        command = commands.SEARCH(self.namespace, check_query(query), check_prefix(prefix), limit)
         found: list[Match] = self._executor.run(command)
         return found
 
@@ -789,8 +786,7 @@ class Memory:
         return f"<Memory {self.namespace!r} at {self.location}>"
 
     def _open_watch(self, prefix: str, after: int | None, timeout: float | None) -> Watch:
-        if prefix:
-            check_key(prefix)
+        check_prefix(prefix)
         if after is not None:
             after = check_count("after", after)
         if timeout is not None:
@@ -801,8 +797,7 @@ class Memory:
         self, verb: Verb, prefix: str, after: str | None, limit: int | None, reverse: bool
     ) -> Iterator[Sequence[Any]]:
         """The pages of `items` and `scan`; the arguments are checked before the first is asked for."""
-        if prefix:
-            check_key(prefix, "prefix")
+        check_prefix(prefix)
         if after is not None:
             check_key(after, "after")
         left = MAX_COUNT if limit is None else check_count("limit", limit)
@@ -817,8 +812,7 @@ class Memory:
             left -= len(page)
 
     def _iter_keys(self, prefix: str) -> Iterator[str]:
-        if prefix:
-            check_key(prefix, "prefix")
+        check_prefix(prefix)
         page, after = [""], ""
         while page:
             page = self._executor.run(commands.KEYS(self.namespace, prefix, after, MAX_PAGE))

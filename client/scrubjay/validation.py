@@ -62,6 +62,11 @@ def check_key(key: Any, what: str = "key") -> str:
     return key
 
 
+def check_prefix(prefix: Any) -> str:
+    """Return the start of keys, which may be empty; None is not, because "" alone means all keys."""
+    return "" if prefix == "" else check_key(prefix, "prefix")
+
+
 def check_header(name: str, text: Any) -> str:
     """Return text that is safe in a header: a line break would start another header."""
     if not isinstance(text, str) or not text.isascii() or not text.isprintable():

@@ -122,6 +122,14 @@ def test_each_item_is_popped_by_exactly_one_thread(memory):
     assert sorted(taken) == list(range(200))
 
 
+@pytest.mark.parametrize("prefix", [None, 0, False, [], b"t/"])
+@pytest.mark.parametrize("verb", ["keys", "items", "values", "scan", "find", "search", "clear", "watch"])
+def test_a_prefix_is_text(memory, verb, prefix):
+    arguments = ("x", prefix) if verb == "search" else (prefix,)
+    with pytest.raises(InvalidInput, match=r"^a prefix is text, not "):
+        getattr(memory, verb)(*arguments)
+
+
 def test_length_and_slice_are_those_of_a_python_list(memory):
     memory.append("rows", *range(10))
     memory.pop("rows", 2, first=True)
