@@ -13,7 +13,7 @@ from scrubjay import commands
 from scrubjay.commands import Command
 from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.exact_json import check_rows, check_total, encode
-from scrubjay.validation import NewNote, check_count, check_key, check_prefix, check_ttl
+from scrubjay.validation import NewNote, check_count, check_key, check_prefix, check_switch, check_ttl
 
 
 class NoteFields(TypedDict, total=False):
@@ -118,9 +118,7 @@ def pop_call(namespace: str, key: str, n: int = 1, *, first: bool = False) -> Co
     """Take items from the end of a list, or from its start."""
     if n is None:  # as in dict.pop(key, None)
         raise InvalidInput("pop takes items from a list, and n is how many; to remove a key, use delete")
-    if not isinstance(first, bool):
-        raise InvalidInput(f"first is true or false, not {repr_short(first)}")
-    return commands.POP(namespace, check_key(key), check_count("n", n), first)
+    return commands.POP(namespace, check_key(key), check_count("n", n), check_switch("first", first))
 
 
 def remember_call(namespace: str, content: str, **fields: Unpack[NoteFields]) -> Command:

@@ -49,6 +49,7 @@ from scrubjay.validation import (
     check_prefix,
     check_query,
     check_seconds,
+    check_switch,
     check_tags,
 )
 from scrubjay.watch import Watch
@@ -801,7 +802,7 @@ class Memory:
         if after is not None:
             check_key(after, "after")
         left = MAX_COUNT if limit is None else check_count("limit", limit)
-        return self._read_pages(verb, prefix, after or "", left, bool(reverse))
+        return self._read_pages(verb, prefix, after or "", left, check_switch("reverse", reverse))
 
     def _read_pages(self, verb: Verb, prefix: str, after: str, left: int, reverse: bool) -> Iterator[Sequence[Any]]:
         cursor: str | None = after

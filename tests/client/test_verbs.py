@@ -78,7 +78,9 @@ def test_a_whole_number_may_be_a_float(filled):
     assert filled.set_quota(writes_per_day=100.0) == filled.usage()
 
 
-@pytest.mark.parametrize("wrong", [{"limit": -1}, {"limit": "2"}, {"after": ""}, {"after": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{"limit": -1}, {"limit": "2"}, {"after": ""}, {"after": 1}, {"reverse": "no"}, {"reverse": 0}]
+)
 def test_wrong_arguments_of_items_are_refused_before_the_iteration(memory, wrong):
     with pytest.raises(InvalidInput):
         memory.items(**wrong)
