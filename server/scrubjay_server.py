@@ -209,16 +209,21 @@ async def merge_item(
 
 
 @v1.put(
-    f"{_NAMESPACE}/expiries/{{key:key}}", name="touch", status_code=204, response_model=None, responses=errors(404, 413)
+    f"{_NAMESPACE}/expiries/{{key:key}}",
+    name="touch",
+    status_code=204,
+    response_model=None,
+    responses=errors(404, 409, 413),
 )
 async def touch_item(
     caller: Admitted,
     namespace: WritableNamespace,
     key: Key,
+    once: Once,
     body: Annotated[models.TouchItemBody, JsonBody(models.TouchItemBody, MAX_QUERY_BODY_BYTES).dependency],
 ) -> Response:
     """Replace the expiry of a value and nothing else; this is never counted as a write."""
-    found, used = await caller.run(items.touch_item(namespace, key, body.ttl))
+    found, used = await caller.run(run_once(items.touch_item(namespace, key, body.ttl), once))
     return no_content(used) if found else error_response(missing_item(caller.scope), used)
 
 
