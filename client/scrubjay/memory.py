@@ -701,8 +701,6 @@ class Memory:
             number, an object), or if `once` was used for another transaction.
         :raises ValueTooLarge: likewise, above 16 MiB or 100,000 items and keys.
         """
-        if once is not None:
-            check_key(once, "once id")
         return Transaction(self.namespace, self._executor.run, once)
 
     # ------------------------------------------------------------ the namespace
