@@ -178,6 +178,15 @@ def test_an_update_counts_as_one_write(memory):
         memory.update({"x": 1})
 
 
+def test_an_update_fits_if_the_sum_of_its_values_does(memory):
+    memory.set_quota(max_bytes=40)
+    memory.update({"a": "x" * 20, "b": "y"})
+    memory.update({"b": "y" * 20, "a": "x"})
+    with pytest.raises(QuotaExceeded):
+        memory.update({"a": "x" * 20, "b": "y" * 20})
+    assert dict(memory.items()) == {"a": "x", "b": "y" * 20}
+
+
 def test_clear_deletes_what_starts_with_a_prefix_and_keeps_the_rest(memory):
     memory.update({"thread/1/a": 1, "thread/1/b": 2, "thread/10": 3, "other": 4})
     memory.append("thread/1/list", 1, 2)
