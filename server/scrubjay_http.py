@@ -272,14 +272,7 @@ class KeyConvertor(Convertor[str]):
         return value
 
 
-class _NoteConvertor(KeyConvertor):
-    """A note's id in a path, which is not the name of another route."""
-
-    regex = r"(?!(?:recall|context)$)[\s\S]+"
-
-
 register_url_convertor("key", KeyConvertor())
-register_url_convertor("note", _NoteConvertor())
 
 # ---------------------------------------------------------------- dependencies
 # Resolved in the order in which a route declares them: a JsonBody comes last, so that a request that is refused

@@ -445,7 +445,7 @@ async def search_values(
     return JsonResponse({"matches": [match._asdict() for match in found]})
 
 
-@v1.delete(f"{_NOTES}/{{key:note}}", name="forget", status_code=204, response_model=None, responses=errors(404))
+@v1.delete(f"{_NOTES}/{{key:key}}", name="forget", status_code=204, response_model=None, responses=errors(404))
 async def forget(caller: Admitted, namespace: WritableNamespace, key: Key) -> Response:
     """Erase a note permanently; this is never counted as a write."""
     found, used = await caller.run(notes.forget(namespace, key))

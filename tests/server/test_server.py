@@ -341,7 +341,7 @@ def test_a_write_that_waits_for_another_process_times_out(tmp_path):
     ("path", "methods"),
     [
         ("/v1/namespaces/ns/items/k", "DELETE, GET, HEAD, PATCH, PUT"),
-        ("/v1/namespaces/ns/notes/recall", "POST"),
+        ("/v1/namespaces/ns/notes/recall", "DELETE, POST"),
         ("/v1/namespaces/ns/notes/recalled", "DELETE"),
         ("/api/v1/agents/a/b", "DELETE"),
         ("/api/v1/agents/a/b/recall", "POST"),
