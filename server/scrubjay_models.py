@@ -29,7 +29,7 @@ from scrubjay.calls import commands_of, transaction_call
 from scrubjay.commands import Command
 from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.exact_json import MAX_WRITE_ROWS, check_read, check_rows, check_total, encode
-from scrubjay.filters import check_filter
+from scrubjay.filters import encode_filter
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD
 from scrubjay.validation import (
     DAY_SECONDS,
@@ -384,7 +384,7 @@ class FindBody(StrictBody):
     prefix: PrefixText = ""
     where: Annotated[
         str,
-        PlainValidator(lambda value: encode(check_filter(value), "where")),
+        PlainValidator(encode_filter),
         WithJsonSchema({"type": "object", "additionalProperties": True}),
     ] = Field(
         "{}", description="fields and the values or operators that they have to meet", json_schema_extra={"default": {}}

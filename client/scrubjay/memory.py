@@ -27,9 +27,9 @@ from scrubjay.calls import (
 )
 from scrubjay.commands import MISSING, Command, Verb
 from scrubjay.errors import Conflict, InvalidInput, NotFound, Unavailable, repr_short
-from scrubjay.exact_json import check_total, encode
+from scrubjay.exact_json import check_total
 from scrubjay.executor import Executor
-from scrubjay.filters import check_filter
+from scrubjay.filters import encode_filter
 from scrubjay.local import LocalExecutor
 from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
@@ -265,7 +265,7 @@ class Memory:
         :raises InvalidInput: if a condition is not valid.
         """
         check_prefix(prefix)
-        conditions = encode(dict(check_filter({} if where is None else where)), "where")
+        conditions = encode_filter({} if where is None else where)
         limit, offset = check_count("limit", limit, most=MAX_RECALL), check_count("offset", offset)
         command = commands.FIND(self.namespace, prefix, conditions, limit, offset)
         found: list[Item] = self._executor.run(command)
