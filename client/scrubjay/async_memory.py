@@ -282,7 +282,7 @@ class AsyncMemory:
 
     def transaction(self, *, once: str | None = None) -> AsyncTransaction:
         """`async with memory.transaction() as t`: see Memory.transaction; the verbs of `t` are not awaited."""
-        return AsyncTransaction(self.namespace, self._memory._executor.run, once)  # noqa: SLF001
+        return AsyncTransaction(self.namespace, self._memory._run, once)  # noqa: SLF001
 
     def watch(
         self, prefix: str = "", *, after: int | None = None, timeout: float | None = None

@@ -701,7 +701,7 @@ class Memory:
             number, an object), or if `once` was used for another transaction.
         :raises ValueTooLarge: likewise, above 16 MiB or 100,000 items and keys.
         """
-        return Transaction(self.namespace, self._executor.run, once)
+        return Transaction(self.namespace, self._run, once)
 
     # ------------------------------------------------------------ the namespace
 
@@ -783,6 +783,10 @@ class Memory:
 
     def __repr__(self) -> str:
         return f"<Memory {self.namespace!r} at {self.location}>"
+
+    def _run(self, command: Command) -> Any:
+        """Run a command on the executor of this moment: one that is closed may open itself again."""
+        return self._executor.run(command)
 
     def _open_watch(self, prefix: str, after: int | None, timeout: float | None) -> Watch:
         check_prefix(prefix)
