@@ -83,8 +83,8 @@ PRIVATE_PREFIXES = ("kronvex:", "memstore:")
 """Prefixes of the namespaces of the Kronvex and Memstore APIs, of which each api key has its own."""
 HIDDEN_NAMESPACE = "/"
 """A name that no namespace can have: what a key may not see is read from here, and so looks like what is missing."""
-VERSION_PATTERN = r'(W/)?"?[0-9]{1,15}"?'
-"""Of a version as an ETag; a proxy that compresses makes it a weak one."""
+VERSION_PATTERN = r'(W/)?"?[0-9]{1,16}"?'
+"""Of a version up to MAX_COUNT as an ETag; a proxy that compresses makes it a weak one."""
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from scrubjay.calls import commands_of, transaction_call
+from scrubjay.calls import check_versions, commands_of, transaction_call
 from scrubjay.commands import Command
 from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.exact_json import MAX_WRITE_ROWS, check_read, check_rows, check_total, encode
@@ -78,11 +78,7 @@ def _texts_by_key(values: Any) -> dict[str, str | None]:
 
 
 def _versions(versions: Any) -> dict[str, int] | None:
-    if versions is None:
-        return None
-    if not isinstance(versions, dict):
-        raise InvalidInput(f"if_versions is an object of keys and versions, not {repr_short(versions)}")
-    return {check_key(key): check_count("if_versions", version) for key, version in versions.items()}
+    return None if versions is None else check_versions(versions)
 
 
 def _object_text(value: Any, info: ValidationInfo) -> str:

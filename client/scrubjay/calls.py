@@ -63,7 +63,7 @@ def update_call(
         raise InvalidInput(f"update takes an object of keys and values, not {repr_short(mapping)}")
     check_ttl(ttl)
     if if_versions is not None:
-        if_versions = _checked_versions(if_versions)
+        if_versions = check_versions(if_versions)
     check_rows(len(mapping) + len(if_versions or ()))
     texts = {
         check_key(key): None if value is None else encode(value, f"value[{repr_short(key)}]")
@@ -73,10 +73,13 @@ def update_call(
     return commands.UPDATE(namespace, texts, if_versions, ttl)
 
 
-def _checked_versions(versions: Mapping[str, int]) -> dict[str, int]:
+def check_versions(versions: Mapping[str, int]) -> dict[str, int]:
+    """Return the keys with the versions that an update expects."""
     if not isinstance(versions, Mapping):
         raise InvalidInput(f"if_versions is an object of keys and versions, not {repr_short(versions)}")
-    return {check_key(key): check_count("if_versions", version) for key, version in versions.items()}
+    return {
+        check_key(key): check_count(f"if_versions[{repr_short(key)}]", version) for key, version in versions.items()
+    }
 
 
 def merge_call(namespace: str, key: str, mapping: Mapping[str, Any]) -> Command:

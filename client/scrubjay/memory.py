@@ -27,7 +27,7 @@ from scrubjay.calls import (
 )
 from scrubjay.commands import MISSING, Command, Verb
 from scrubjay.errors import Conflict, InvalidInput, NotFound, Unavailable, repr_short
-from scrubjay.exact_json import check_total
+from scrubjay.exact_json import check_read
 from scrubjay.executor import Executor
 from scrubjay.filters import encode_filter
 from scrubjay.local import LocalExecutor
@@ -286,11 +286,12 @@ class Memory:
 
         :param keys: an iterable of keys.
         :return: a dict in the order of `keys`.
+        :raises ValueTooLarge: if the keys have more than 1 MiB together.
         """
         if isinstance(keys, str):
             raise InvalidInput("get_many takes several keys; for one, call get")
         wanted = [check_key(key) for key in keys]
-        check_total(wanted)
+        check_read(wanted)
         if not wanted:
             return {}
         found: dict[str, Any] = self._executor.run(commands.GET_MANY(self.namespace, wanted))
@@ -802,7 +803,7 @@ class Memory:
         """The pages of `items` and `scan`; the arguments are checked before the first is asked for."""
         check_prefix(prefix)
         if after is not None:
-            check_key(after, "after")
+            check_key(after, "key in after")
         left = MAX_COUNT if limit is None else check_count("limit", limit)
         return self._read_pages(verb, prefix, after or "", left, check_switch("reverse", reverse))
 

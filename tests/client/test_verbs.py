@@ -160,6 +160,19 @@ def test_update_under_versions_is_all_or_none(memory):
     assert "c" not in memory
 
 
+def test_an_error_names_the_argument_that_is_wrong(memory):
+    memory.set("a", 1)
+    for call, reason in (
+        (lambda: memory.update({"a": 2}, if_versions={"a": None}), r"^if_versions\['a'\] is a whole number, not None"),
+        (lambda: memory.items(after=1), "^a key in after is text, not int"),
+        (lambda: memory.get_many(f"{i:0512}" for i in range(2049)), "one call reads at most 1048576, so split it"),
+    ):
+        with pytest.raises(InvalidInput, match=reason):
+            call()
+    with pytest.raises(Conflict, match="not at version 9007199254740992"):
+        memory.set("a", 2, if_version=2**53)
+
+
 def test_update_gives_all_values_the_same_time_to_live(memory):
     memory.update({"a": 1, "b": 2}, ttl=1000)
     left = memory.item("a").expires_at - memory.item("a").created_at
