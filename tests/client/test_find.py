@@ -141,3 +141,4 @@ def test_the_command_prints_what_it_finds(tmp_path):
     run_command("set", "ns", "user", '{"city": "Berlin"}', **where)
     printed = run_command("find", "ns", "--where", '{"city": "Berlin"}', **where).stdout
     assert printed == b'{"key": "user", "value": {"city": "Berlin"}}\n'
+    assert not run_command("find", "ns", "--offset", "1", **where).stdout
