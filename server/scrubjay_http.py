@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 import pydantic
 from fastapi import Depends, Header, Path, Query, Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, BeforeValidator
 from starlette.convertors import Convertor, register_url_convertor
@@ -315,8 +316,25 @@ async def require_admin(caller: Admitted) -> None:
 
 ReadableNamespace = Annotated[str, Depends(readable_namespace)]
 WritableNamespace = Annotated[str, Depends(writable_namespace)]
+
+
+async def known_query(request: Request) -> None:
+    """Refuse a parameter that the route does not have: DELETE with `?prefx=` would erase a whole namespace."""
+    if request.scope["query_string"]:
+        known = _query_names(request.scope["route"].dependant)
+        for name in request.query_params.keys() - known:
+            takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+            raise InvalidInput(f"the query has an unknown parameter {repr_short(name)}; {takes}")
+
+
+def _query_names(dependant: Dependant) -> set[str]:
+    return {field.alias for field in dependant.query_params}.union(*map(_query_names, dependant.dependencies))
+
+
 AUTHENTICATED = [Depends(admit)]
 """Dependencies of a router whose routes need an api key."""
+STRICT = [*AUTHENTICATED, Depends(known_query)]
+"""Dependencies of a router of /v1; clients of other APIs may send more than these use."""
 
 
 def parsed_by(parse: Callable[[str], object]) -> BeforeValidator:
