@@ -22,10 +22,10 @@ from scrubjay.store import api_keys, changes, export, usage
 from scrubjay.store.sqlite import backup
 from scrubjay.validation import MAX_NAMESPACE_CHARS, MAX_SECONDS, check_namespace
 from scrubjay_http import (
-    AUTHENTICATED,
     COMMON_ERRORS,
     HIDDEN_NAMESPACE,
     MAX_QUERY_BODY_BYTES,
+    STRICT,
     WRITE_ERRORS,
     Admitted,
     JsonBody,
@@ -50,8 +50,8 @@ DATABASE = "application/vnd.sqlite3"
 POSITION_PATTERN = r"[0-9]{1,16}(\.[0-9]{1,16})?"
 """Of a cursor of the audit."""
 
-routes = APIRouter(dependencies=[*AUTHENTICATED, Depends(require_admin)], responses=errors(*COMMON_ERRORS))
-exports = APIRouter(dependencies=AUTHENTICATED, responses=errors(*COMMON_ERRORS))
+routes = APIRouter(dependencies=[*STRICT, Depends(require_admin)], responses=errors(*COMMON_ERRORS))
+exports = APIRouter(dependencies=STRICT, responses=errors(*COMMON_ERRORS))
 """What every key may take with it: all that it may read of a namespace anyway."""
 _NAMESPACE = "/v1/namespaces/{namespace}"
 

@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 import pydantic
 from fastapi import Depends, Header, Path, Query, Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, BeforeValidator
 from starlette.convertors import Convertor, register_url_convertor
@@ -58,6 +59,7 @@ from scrubjay.validation import (
     check_key,
     check_label,
     check_namespace,
+    check_prefix,
 )
 from scrubjay_activity import RequestCounter
 from scrubjay_auth import NEW_KEY, Authenticator, Quotas, headers_of
@@ -82,8 +84,8 @@ PRIVATE_PREFIXES = ("kronvex:", "memstore:")
 """Prefixes of the namespaces of the Kronvex and Memstore APIs, of which each api key has its own."""
 HIDDEN_NAMESPACE = "/"
 """A name that no namespace can have: what a key may not see is read from here, and so looks like what is missing."""
-VERSION_PATTERN = r'(W/)?"?[0-9]{1,15}"?'
-"""Of a version as an ETag; a proxy that compresses makes it a weak one."""
+VERSION_PATTERN = r'(W/)?"?[0-9]{1,16}"?'
+"""Of a version up to MAX_COUNT as an ETag; a proxy that compresses makes it a weak one."""
 
 
 @dataclass(slots=True)
@@ -271,14 +273,7 @@ class KeyConvertor(Convertor[str]):
         return value
 
 
-class _NoteConvertor(KeyConvertor):
-    """A note's id in a path, which is not the name of another route."""
-
-    regex = r"(?!(?:recall|context)$)[\s\S]+"
-
-
 register_url_convertor("key", KeyConvertor())
-register_url_convertor("note", _NoteConvertor())
 
 # ---------------------------------------------------------------- dependencies
 # Resolved in the order in which a route declares them: a JsonBody comes last, so that a request that is refused
@@ -297,9 +292,7 @@ NamespacePath = Annotated[
 ]
 Key = Annotated[str, Path(min_length=1, max_length=MAX_KEY_BYTES), BeforeValidator(check_key)]
 
-PrefixQuery = Annotated[
-    str, Query(max_length=MAX_KEY_BYTES), BeforeValidator(lambda text: text and check_key(text, "prefix"))
-]
+PrefixQuery = Annotated[str, Query(max_length=MAX_KEY_BYTES), BeforeValidator(check_prefix)]
 AfterQuery = Annotated[
     str, Query(max_length=MAX_KEY_BYTES), BeforeValidator(lambda text: text and check_key(text, "after"))
 ]
@@ -323,8 +316,25 @@ async def require_admin(caller: Admitted) -> None:
 
 ReadableNamespace = Annotated[str, Depends(readable_namespace)]
 WritableNamespace = Annotated[str, Depends(writable_namespace)]
+
+
+async def known_query(request: Request) -> None:
+    """Refuse a parameter that the route does not have: DELETE with `?prefx=` would erase a whole namespace."""
+    if request.scope["query_string"]:
+        known = _query_names(request.scope["route"].dependant)
+        for name in request.query_params.keys() - known:
+            takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+            raise InvalidInput(f"the query has an unknown parameter {repr_short(name)}; {takes}")
+
+
+def _query_names(dependant: Dependant) -> set[str]:
+    return {field.alias for field in dependant.query_params}.union(*map(_query_names, dependant.dependencies))
+
+
 AUTHENTICATED = [Depends(admit)]
 """Dependencies of a router whose routes need an api key."""
+STRICT = [*AUTHENTICATED, Depends(known_query)]
+"""Dependencies of a router of /v1; clients of other APIs may send more than these use."""
 
 
 def parsed_by(parse: Callable[[str], object]) -> BeforeValidator:

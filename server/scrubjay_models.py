@@ -25,11 +25,11 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from scrubjay.calls import commands_of, transaction_call
+from scrubjay.calls import check_versions, commands_of, transaction_call
 from scrubjay.commands import Command
 from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.exact_json import MAX_WRITE_ROWS, check_read, check_rows, check_total, encode
-from scrubjay.filters import check_filter
+from scrubjay.filters import encode_filter
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD
 from scrubjay.validation import (
     DAY_SECONDS,
@@ -44,6 +44,7 @@ from scrubjay.validation import (
     check_count,
     check_key,
     check_label,
+    check_prefix,
     check_query,
     check_ttl,
 )
@@ -77,11 +78,7 @@ def _texts_by_key(values: Any) -> dict[str, str | None]:
 
 
 def _versions(versions: Any) -> dict[str, int] | None:
-    if versions is None:
-        return None
-    if not isinstance(versions, dict):
-        raise InvalidInput(f"if_versions is an object of keys and versions, not {repr_short(versions)}")
-    return {check_key(key): check_count("if_versions", version) for key, version in versions.items()}
+    return None if versions is None else check_versions(versions)
 
 
 def _object_text(value: Any, info: ValidationInfo) -> str:
@@ -142,7 +139,7 @@ ItemTexts = Annotated[
 KeyText = Annotated[str, PlainValidator(check_key), WithJsonSchema(_key_schema)]
 PrefixText = Annotated[
     str,
-    PlainValidator(lambda text: "" if text == "" else check_key(text, "prefix")),
+    PlainValidator(check_prefix),
     WithJsonSchema({"type": "string", "maxLength": MAX_KEY_BYTES}),
 ]
 Number = Annotated[float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
@@ -383,7 +380,7 @@ class FindBody(StrictBody):
     prefix: PrefixText = ""
     where: Annotated[
         str,
-        PlainValidator(lambda value: encode(check_filter(value), "where")),
+        PlainValidator(encode_filter),
         WithJsonSchema({"type": "object", "additionalProperties": True}),
     ] = Field(
         "{}", description="fields and the values or operators that they have to meet", json_schema_extra={"default": {}}

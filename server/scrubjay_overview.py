@@ -16,8 +16,8 @@ from scrubjay.store.overview import Activity
 from scrubjay.validation import MAX_KEY_BYTES, MAX_NAMESPACE_CHARS, MAX_PAGE, check_namespace
 from scrubjay_auth import credentials, headers_of
 from scrubjay_http import (
-    AUTHENTICATED,
     COMMON_ERRORS,
+    STRICT,
     Admitted,
     AfterQuery,
     Caller,
@@ -50,7 +50,7 @@ MAX_MINUTES = 43_200
 
 # ---------------------------------------------------------------- /v1: signing in
 
-routes = APIRouter(dependencies=AUTHENTICATED, responses=errors(*COMMON_ERRORS))
+routes = APIRouter(dependencies=STRICT, responses=errors(*COMMON_ERRORS))
 
 
 visitors = APIRouter(responses=errors(*COMMON_ERRORS))

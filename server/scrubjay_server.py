@@ -58,9 +58,9 @@ from scrubjay_auth import Authenticator, Quotas
 from scrubjay_command import before_shutdown, main, open_store, serve, stop_with_parent
 from scrubjay_engine import open_async, open_key_cache, open_watchers
 from scrubjay_http import (
-    AUTHENTICATED,
     COMMON_ERRORS,
     MAX_QUERY_BODY_BYTES,
+    STRICT,
     WRITE_ERRORS,
     Admitted,
     AfterQuery,
@@ -105,7 +105,7 @@ from scrubjay_watch import MAX_WAIT_SECONDS, EventStream, RefusalLog, Watch
 # ---------------------------------------------------------------- /v1: values
 # A route's name is its verb, under which a refused request is logged.
 
-v1 = APIRouter(dependencies=AUTHENTICATED, responses=errors(*COMMON_ERRORS))
+v1 = APIRouter(dependencies=STRICT, responses=errors(*COMMON_ERRORS))
 _NAMESPACE = "/v1/namespaces/{namespace}"
 _ITEM = f"{_NAMESPACE}/items/{{key:key}}"
 
@@ -209,16 +209,21 @@ async def merge_item(
 
 
 @v1.put(
-    f"{_NAMESPACE}/expiries/{{key:key}}", name="touch", status_code=204, response_model=None, responses=errors(404, 413)
+    f"{_NAMESPACE}/expiries/{{key:key}}",
+    name="touch",
+    status_code=204,
+    response_model=None,
+    responses=errors(404, 409, 413),
 )
 async def touch_item(
     caller: Admitted,
     namespace: WritableNamespace,
     key: Key,
+    once: Once,
     body: Annotated[models.TouchItemBody, JsonBody(models.TouchItemBody, MAX_QUERY_BODY_BYTES).dependency],
 ) -> Response:
     """Replace the expiry of a value and nothing else; this is never counted as a write."""
-    found, used = await caller.run(items.touch_item(namespace, key, body.ttl))
+    found, used = await caller.run(run_once(items.touch_item(namespace, key, body.ttl), once))
     return no_content(used) if found else error_response(missing_item(caller.scope), used)
 
 
@@ -440,7 +445,7 @@ async def search_values(
     return JsonResponse({"matches": [match._asdict() for match in found]})
 
 
-@v1.delete(f"{_NOTES}/{{key:note}}", name="forget", status_code=204, response_model=None, responses=errors(404))
+@v1.delete(f"{_NOTES}/{{key:key}}", name="forget", status_code=204, response_model=None, responses=errors(404))
 async def forget(caller: Admitted, namespace: WritableNamespace, key: Key) -> Response:
     """Erase a note permanently; this is never counted as a write."""
     found, used = await caller.run(notes.forget(namespace, key))
@@ -633,6 +638,11 @@ class FastPath(NamedTuple):
     route: APIRoute
     call: Callable[[Caller, str, str], Coroutine[Any, Any, Response]]
 
+    def knows(self, query: bytes) -> bool:
+        """Whether it has the parameters of a query; those of BotWire's API may have any."""
+        is_tail = self.call is _tail and query.startswith(b"tail=") and b"&" not in query
+        return not query or is_tail or self.call not in (_get, _set, _append, _tail)
+
     async def answer(self, scope: Scope, receive: Receive, *, may_wait: bool = True) -> Response:
         caller, names = await Caller.admit(scope, receive, may_wait=may_wait), scope["path_params"]
         return await self.call(caller, names["namespace"], names["key"])
@@ -662,6 +672,8 @@ def find_fast_path(scope: Scope) -> FastPath | None:
     else:
         return None
     found = _FAST_PATHS.get((scope["method"], kind)) if namespace and key else None
+    if found and not found.knows(scope["query_string"]):
+        return None  # the router refuses it
     if found:
         scope["route"], scope["path_params"] = found.route, {"namespace": namespace, "key": key}
     return found

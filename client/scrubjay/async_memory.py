@@ -18,7 +18,7 @@ from scrubjay import commands
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.memory import Memory
 from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
-from scrubjay.transaction import Transaction
+from scrubjay.transaction import CollectedWrites
 from scrubjay.watch import Watch
 
 T = TypeVar("T")
@@ -110,12 +110,12 @@ class AsyncMemory:
     ) -> list[Item]:
         return await on_thread(self._memory.find, prefix, where=where, limit=limit, offset=offset)
 
-    async def values(
+    def values(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
     ) -> AsyncIterator[Any]:
         """`async for value in memory.values()`: see Memory.values."""
-        async for _, value in self.items(prefix, after=after, limit=limit, reverse=reverse):
-            yield value
+        pages = self._memory._pages(commands.ITEMS, prefix, after, limit, reverse)  # noqa: SLF001
+        return _each_of([value for _, value in page] for page in pages)
 
     async def setdefault(self, key: str, default: Any) -> Any:
         return await on_thread(self._memory.setdefault, key, default)
@@ -282,7 +282,7 @@ class AsyncMemory:
 
     def transaction(self, *, once: str | None = None) -> AsyncTransaction:
         """`async with memory.transaction() as t`: see Memory.transaction; the verbs of `t` are not awaited."""
-        return AsyncTransaction(self._memory.transaction(once=once))
+        return AsyncTransaction(self.namespace, self._memory._run, once)  # noqa: SLF001
 
     def watch(
         self, prefix: str = "", *, after: int | None = None, timeout: float | None = None
@@ -320,19 +320,16 @@ class AsyncMemory:
         return f"<Async{repr(self._memory)[1:]}"
 
 
-class AsyncTransaction:
+class AsyncTransaction(CollectedWrites):
     """A transaction whose end is awaited."""
 
-    def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
-
-    async def __aenter__(self) -> Transaction:
-        return self._transaction.__enter__()
+    async def __aenter__(self) -> Self:
+        return self.begin()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await on_thread(self._transaction.__exit__, kind, error, trace)
+        await on_thread(self.end, kind)
 
 
 async def on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

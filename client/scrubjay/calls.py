@@ -13,7 +13,7 @@ from scrubjay import commands
 from scrubjay.commands import Command
 from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.exact_json import check_rows, check_total, encode
-from scrubjay.validation import NewNote, check_count, check_key, check_ttl
+from scrubjay.validation import NewNote, check_count, check_key, check_prefix, check_switch, check_ttl
 
 
 class NoteFields(TypedDict, total=False):
@@ -40,14 +40,14 @@ def set_call(
         return delete_call(namespace, key, if_version=if_version)
     check_key(key)
     if if_version is not None:
-        check_count("if_version", if_version)
+        if_version = check_count("if_version", if_version)
     return commands.SET(namespace, key, encode(value), ttl, if_version)
 
 
 def delete_call(namespace: str, key: str, *, if_version: int | None = None) -> Command:
     """Delete a key."""
     if if_version is not None:
-        check_count("if_version", if_version)
+        if_version = check_count("if_version", if_version)
     return commands.DELETE(namespace, check_key(key), if_version)
 
 
@@ -63,7 +63,7 @@ def update_call(
         raise InvalidInput(f"update takes an object of keys and values, not {repr_short(mapping)}")
     check_ttl(ttl)
     if if_versions is not None:
-        if_versions = _checked_versions(if_versions)
+        if_versions = check_versions(if_versions)
     check_rows(len(mapping) + len(if_versions or ()))
     texts = {
         check_key(key): None if value is None else encode(value, f"value[{repr_short(key)}]")
@@ -73,10 +73,13 @@ def update_call(
     return commands.UPDATE(namespace, texts, if_versions, ttl)
 
 
-def _checked_versions(versions: Mapping[str, int]) -> dict[str, int]:
+def check_versions(versions: Mapping[str, int]) -> dict[str, int]:
+    """Return the keys with the versions that an update expects."""
     if not isinstance(versions, Mapping):
         raise InvalidInput(f"if_versions is an object of keys and versions, not {repr_short(versions)}")
-    return {check_key(key): check_count("if_versions", version) for key, version in versions.items()}
+    return {
+        check_key(key): check_count(f"if_versions[{repr_short(key)}]", version) for key, version in versions.items()
+    }
 
 
 def merge_call(namespace: str, key: str, mapping: Mapping[str, Any]) -> Command:
@@ -102,7 +105,7 @@ def incr_call(namespace: str, key: str, by: float = 1) -> Command:
 
 def clear_call(namespace: str, prefix: str = "") -> Command:
     """Delete all keys that start with `prefix`; without it, erase all values and notes of the namespace."""
-    return commands.CLEAR(namespace, "" if prefix == "" else check_key(prefix, "prefix"))
+    return commands.CLEAR(namespace, check_prefix(prefix))
 
 
 def append_call(namespace: str, key: str, *items: Any) -> Command:
@@ -118,9 +121,7 @@ def pop_call(namespace: str, key: str, n: int = 1, *, first: bool = False) -> Co
     """Take items from the end of a list, or from its start."""
     if n is None:  # as in dict.pop(key, None)
         raise InvalidInput("pop takes items from a list, and n is how many; to remove a key, use delete")
-    if not isinstance(first, bool):
-        raise InvalidInput(f"first is true or false, not {repr_short(first)}")
-    return commands.POP(namespace, check_key(key), check_count("n", n), first)
+    return commands.POP(namespace, check_key(key), check_count("n", n), check_switch("first", first))
 
 
 def remember_call(namespace: str, content: str, **fields: Unpack[NoteFields]) -> Command:

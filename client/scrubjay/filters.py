@@ -40,6 +40,13 @@ def check_filter(where: Any, path: str = "where") -> Any:
     return where
 
 
+def encode_filter(where: Any) -> str:
+    """Return the JSON text of a filter; raise InvalidInput if it is none."""
+    text = encode(dict(where), "where") if isinstance(where, Mapping) else ""  # its names are texts, and its levels few
+    check_filter(where)
+    return text
+
+
 def _check_operators(expected: Mapping[str, Any]) -> None:
     for name in expected:
         if name not in OPERATORS:

@@ -27,9 +27,9 @@ from scrubjay.calls import (
 )
 from scrubjay.commands import MISSING, Command, Verb
 from scrubjay.errors import Conflict, InvalidInput, NotFound, Unavailable, repr_short
-from scrubjay.exact_json import check_total, encode
+from scrubjay.exact_json import check_read
 from scrubjay.executor import Executor
-from scrubjay.filters import check_filter
+from scrubjay.filters import encode_filter
 from scrubjay.local import LocalExecutor
 from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
@@ -46,8 +46,10 @@ from scrubjay.validation import (
     check_key,
     check_label,
     check_namespace,
+    check_prefix,
     check_query,
     check_seconds,
+    check_switch,
     check_tags,
 )
 from scrubjay.watch import Watch
@@ -262,11 +264,10 @@ class Memory:
         :param offset: how many to leave out before those.
         :raises InvalidInput: if a condition is not valid.
         """
-        if prefix:
-            check_key(prefix, "prefix")
-        conditions = encode(dict(check_filter({} if where is None else where)), "where")
-        check_count("limit", limit, most=MAX_RECALL)
-        command = commands.FIND(self.namespace, prefix, conditions, limit, check_count("offset", offset))
+        check_prefix(prefix)
+        conditions = encode_filter({} if where is None else where)
+        limit, offset = check_count("limit", limit, most=MAX_RECALL), check_count("offset", offset)
+        command = commands.FIND(self.namespace, prefix, conditions, limit, offset)
         found: list[Item] = self._executor.run(command)
         return found
 
@@ -285,11 +286,12 @@ class Memory:
 
         :param keys: an iterable of keys.
         :return: a dict in the order of `keys`.
+        :raises ValueTooLarge: if the keys have more than 1 MiB together.
         """
         if isinstance(keys, str):
             raise InvalidInput("get_many takes several keys; for one, call get")
         wanted = [check_key(key) for key in keys]
-        check_total(wanted)
+        check_read(wanted)
         if not wanted:
             return {}
         found: dict[str, Any] = self._executor.run(commands.GET_MANY(self.namespace, wanted))
@@ -379,9 +381,9 @@ class Memory:
         :return: [] if the key does not exist.
         :raises Conflict: if the value is not a list.
         """
-        check_count("start", start, least=-MAX_COUNT)
+        start = check_count("start", start, least=-MAX_COUNT)
         if stop is not None:
-            check_count("stop", stop, least=-MAX_COUNT)
+            stop = check_count("stop", stop, least=-MAX_COUNT)
         items: list[Any] = self._executor.run(commands.SLICE(self.namespace, check_key(key), start, stop))
         return items
 
@@ -506,11 +508,8 @@ class Memory:
         :param limit: how many at most.
         :raises InvalidInput: if there are more than 16 MiB under these keys.
         """
-        if prefix:
-            check_key(prefix, "prefix")
-        command = commands.SEARCH(
-            self.namespace, check_query(query), prefix, check_count("limit", limit, least=1, most=MAX_RECALL)
-        )
+        limit = check_count("limit", limit, least=1, most=MAX_RECALL)
+        command = commands.SEARCH(self.namespace, check_query(query), check_prefix(prefix), limit)
         found: list[Match] = self._executor.run(command)
         return found
 
@@ -534,7 +533,7 @@ class Memory:
         :param max_tokens: the length of the text at most, estimated.
         :param threshold: without one, notes need a score that those for an unrelated question seldom have; 0 takes all.
         """
-        check_count("max_tokens", max_tokens)
+        max_tokens = check_count("max_tokens", max_tokens)
         least = CONTEXT_THRESHOLD if threshold is None else threshold
         notes = self.recall(
             query, limit=limit, type=type, tags=tags, session=session, threshold=least, ranking=ranking, at=at
@@ -615,10 +614,11 @@ class Memory:
         :raises Conflict: if the value of `key` is not a list.
         """
         check_label("session", session)
-        check_count("limit", limit, least=1, most=MAX_MESSAGES_PAGE)
-        for name, position, least in (("before", before, 0), ("after", after, -1)):
-            if position is not None:
-                check_count(name, position, least=least)
+        limit = check_count("limit", limit, least=1, most=MAX_MESSAGES_PAGE)
+        if before is not None:
+            before = check_count("before", before)
+        if after is not None:
+            after = check_count("after", after, least=-1)
         if before is not None and after is not None:
             raise InvalidInput("give before= or after=, not both")
         if search is not None:
@@ -665,7 +665,7 @@ class Memory:
 
         if tokens_per_day is None:
             tokens_per_day = self._settings.learn_tokens
-        check_count("tokens_per_day", tokens_per_day)
+        tokens_per_day = check_count("tokens_per_day", tokens_per_day)
         if key is None:
             check_key(session, "session")
             latest, _ = self._executor.run(commands.CONVERSATIONS(self.namespace, session, "", 1))
@@ -702,9 +702,7 @@ class Memory:
             number, an object), or if `once` was used for another transaction.
         :raises ValueTooLarge: likewise, above 16 MiB or 100,000 items and keys.
         """
-        if once is not None:
-            check_key(once, "once id")
-        return Transaction(self.namespace, self._executor.run, once)
+        return Transaction(self.namespace, self._run, once)
 
     # ------------------------------------------------------------ the namespace
 
@@ -734,7 +732,7 @@ class Memory:
             if name not in ("writes_per_day", "max_bytes"):
                 raise InvalidInput(f"there is no quota {name!r}; set writes_per_day or max_bytes")
             if limit is not None:
-                check_count(name, limit)
+                limits[name] = check_count(name, limit)
         changed: Usage = self._executor.run(commands.SET_QUOTA(self.namespace, limits))
         return changed
 
@@ -787,11 +785,14 @@ class Memory:
     def __repr__(self) -> str:
         return f"<Memory {self.namespace!r} at {self.location}>"
 
+    def _run(self, command: Command) -> Any:
+        """Run a command on the executor of this moment: one that is closed may open itself again."""
+        return self._executor.run(command)
+
     def _open_watch(self, prefix: str, after: int | None, timeout: float | None) -> Watch:
-        if prefix:
-            check_key(prefix)
+        check_prefix(prefix)
         if after is not None:
-            check_count("after", after)
+            after = check_count("after", after)
         if timeout is not None:
             check_seconds("timeout", timeout)
         return Watch(lambda: self._executor, self.namespace, prefix, after, timeout)
@@ -800,13 +801,11 @@ class Memory:
         self, verb: Verb, prefix: str, after: str | None, limit: int | None, reverse: bool
     ) -> Iterator[Sequence[Any]]:
         """The pages of `items` and `scan`; the arguments are checked before the first is asked for."""
-        if prefix:
-            check_key(prefix, "prefix")
+        check_prefix(prefix)
         if after is not None:
-            check_key(after, "after")
-        if limit is not None:
-            check_count("limit", limit)
-        return self._read_pages(verb, prefix, after or "", MAX_COUNT if limit is None else limit, bool(reverse))
+            check_key(after, "key in after")
+        left = MAX_COUNT if limit is None else check_count("limit", limit)
+        return self._read_pages(verb, prefix, after or "", left, check_switch("reverse", reverse))
 
     def _read_pages(self, verb: Verb, prefix: str, after: str, left: int, reverse: bool) -> Iterator[Sequence[Any]]:
         cursor: str | None = after
@@ -817,8 +816,7 @@ class Memory:
             left -= len(page)
 
     def _iter_keys(self, prefix: str) -> Iterator[str]:
-        if prefix:
-            check_key(prefix, "prefix")
+        check_prefix(prefix)
         page, after = [""], ""
         while page:
             page = self._executor.run(commands.KEYS(self.namespace, prefix, after, MAX_PAGE))

@@ -10,22 +10,23 @@ from typing import Any, Concatenate, ParamSpec, Self
 from scrubjay import calls
 from scrubjay.commands import Command
 from scrubjay.errors import InvalidInput
+from scrubjay.validation import check_key
 
 P = ParamSpec("P")
 
 
-def _collected(call: Callable[Concatenate[str, P], Command]) -> Callable[Concatenate[Transaction, P], None]:
+def _collected(call: Callable[Concatenate[str, P], Command]) -> Callable[Concatenate[CollectedWrites, P], None]:
     """The method of a transaction that adds the command of a call."""
 
-    def add(self: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def add(self: CollectedWrites, /, *args: P.args, **kwargs: P.kwargs) -> None:
         self.add(call(self.namespace, *args, **kwargs))
 
     update_wrapper(add, call)  # with its arguments, its namespace in the place of self
     return add
 
 
-class Transaction:
-    """`with memory.transaction() as t:` runs the writes of the block together, all of them or none, when it ends.
+class CollectedWrites:
+    """The writes of the block of a transaction, which run together when it ends.
 
     The verbs have the arguments of Memory, without `once`, and return nothing: `results` has what they return, after
     the block. Outside of the block they raise InvalidInput. A block that raises an exception runs nothing.
@@ -39,7 +40,7 @@ class Transaction:
     def __init__(self, namespace: str, execute: Callable[[Command], Any], once: str | None) -> None:
         self.namespace = namespace
         self._execute = execute
-        self._once = once
+        self._once = None if once is None else check_key(once, "once id")
         self._is_open = self._is_used = False
         self.commands: list[Command] = []
 
@@ -68,17 +69,17 @@ class Transaction:
             )
         self.commands.append(command)
 
-    def __enter__(self) -> Self:
+    def begin(self) -> Self:
+        """Begin the block."""
         if self._is_used:
             raise InvalidInput("a transaction has one block; start another with memory.transaction()")
         self._is_open = self._is_used = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self, error: type[BaseException] | None) -> None:
+        """End the block, and run its writes if it has raised no error."""
         self._is_open = False
-        if kind is None:
+        if error is None:
             self.run(self.commands)
 
     def run(self, parts: Sequence[Command]) -> None:
@@ -87,3 +88,15 @@ class Transaction:
         :raises ValueTooLarge: if they have more bytes than one call may.
         """
         self.results = self._execute(calls.transaction_call(self.namespace, parts, self._once)) if parts else []
+
+
+class Transaction(CollectedWrites):
+    """`with memory.transaction() as t:` runs the writes of the block together, all of them or none, when it ends."""
+
+    def __enter__(self) -> Self:
+        return self.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end(kind)

@@ -62,6 +62,11 @@ def check_key(key: Any, what: str = "key") -> str:
     return key
 
 
+def check_prefix(prefix: Any) -> str:
+    """Return the start of keys, which may be empty; None is not, because "" alone means all keys."""
+    return "" if prefix == "" else check_key(prefix, "prefix")
+
+
 def check_header(name: str, text: Any) -> str:
     """Return text that is safe in a header: a line break would start another header."""
     if not isinstance(text, str) or not text.isascii() or not text.isprintable():
@@ -146,6 +151,12 @@ def check_count(name: str, value: Any, *, least: int = 0, most: int = MAX_COUNT)
     return value
 
 
+def check_switch(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} is true or false, not {repr_short(value)}")
+    return value
+
+
 def prefix_upper_bound(prefix: str) -> str | None:
     """The smallest text greater than every text that starts with `prefix`; None if there is none."""
     trimmed = prefix.rstrip("\U0010ffff")
@@ -194,8 +205,6 @@ class NewNote(NamedTuple):
     ) -> NewNote:
         if ttl is not None and ttl_days is not None:
             raise InvalidInput("give ttl in seconds or ttl_days, not both")
-        if not isinstance(pinned, bool):
-            raise InvalidInput(f"pinned is true or false, not {repr_short(pinned)}")
         if metadata is not None and not isinstance(metadata, dict):
             raise InvalidInput(f"metadata is an object of names and values, not {repr_short(metadata)}")
         size = len(encode(metadata, "metadata"))
@@ -207,7 +216,7 @@ class NewNote(NamedTuple):
             check_tags(tags) or None,
             check_label("session", session),
             check_ttl(ttl if ttl_days is None else _seconds(ttl_days)),
-            pinned,
+            check_switch("pinned", pinned),
             metadata or None,
             check_texts("supersedes", "note id", supersedes) or None,
             check_label("note id", id),
@@ -254,8 +263,6 @@ class RecallQuery(NamedTuple):
         check_query(query)
         if threshold is not None and not _is_number(threshold):
             raise InvalidInput(f"threshold is a number from 0 to 1, not {repr_short(threshold)}")
-        if not isinstance(explain, bool):
-            raise InvalidInput(f"explain is True or False, not {repr_short(explain)}")
         if ranking not in (None, *RANKINGS):
             raise InvalidInput(f"ranking is {' or '.join(map(repr, RANKINGS))}, not {repr_short(ranking)}")
         return cls(
@@ -266,7 +273,7 @@ class RecallQuery(NamedTuple):
             check_label("session", session),
             threshold or 0.0,
             ranking or RANKINGS[0],
-            explain,
+            check_switch("explain", explain),
             _check_moment("at", at),
         )
 

@@ -56,6 +56,27 @@ def test_every_verb_can_be_awaited(run):
     run(work)
 
 
+def test_wrong_arguments_are_refused_before_the_iteration(run):
+    async def work(memory):
+        for verb in (memory.items, memory.values, memory.scan):
+            with pytest.raises(InvalidInput):
+                verb(limit=-1)
+
+    run(work)
+
+
+def test_a_transaction_may_be_named_before_its_block(run):
+    async def work(memory):
+        t = memory.transaction()
+        async with t:
+            t.append("log", 1)
+        assert t.results == [1]
+        with pytest.raises(TypeError), memory.transaction():
+            pass
+
+    run(work)
+
+
 def test_many_at_once_lose_nothing(run):
     async def work(memory):
         lengths = await asyncio.gather(*(memory.append("l", i) for i in range(200)))

@@ -56,6 +56,7 @@ LOST = {
     "delete": lambda memory: memory.delete("k"),
     "update": lambda memory: memory.update({"k": "old"}),
     "clear": lambda memory: memory.clear(),
+    "touch": lambda memory: memory.touch("k", 0.001),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import reduce
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,10 @@ PEOPLE = {
     "users/c": {"name": "Carla", "age": 31.0, "tags": ["x"], "left": None},
     "other": {"name": "Anna"},
 }
+
+
+NESTED = reduce(lambda inner, _: {"a": inner}, range(5000), {})
+"""More levels than JSON may have, and than Python may call functions."""
 
 
 @pytest.fixture
@@ -96,6 +101,8 @@ def test_encrypted_values_are_found(tmp_path):
         {"where": {"age": {"$near": 3}}},
         {"where": {"age": {"$gt": 3, "unit": "years"}}},
         {"where": {"age": float("nan")}},
+        {"where": {"age": {1: 2}}},
+        {"where": NESTED},
         {"limit": -1},
         {"limit": MAX_RECALL + 1},
         {"offset": -1},
@@ -134,3 +141,4 @@ def test_the_command_prints_what_it_finds(tmp_path):
     run_command("set", "ns", "user", '{"city": "Berlin"}', **where)
     printed = run_command("find", "ns", "--where", '{"city": "Berlin"}', **where).stdout
     assert printed == b'{"key": "user", "value": {"city": "Berlin"}}\n'
+    assert not run_command("find", "ns", "--offset", "1", **where).stdout

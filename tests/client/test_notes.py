@@ -357,6 +357,13 @@ def test_a_note_is_replaced_and_forgotten_by_an_id_of_the_callers_own(memory):
         memory.remember("text", id="")
 
 
+@pytest.mark.parametrize("own", ["recall", "context", "a/b", "..", "a\0b", "%2F", "?", " ", "😀", "7"])
+def test_an_own_id_is_any_text(memory, own):
+    assert memory.remember("text", id=own).id == own
+    assert memory.forget(own)
+    assert memory.notes() == []
+
+
 def test_an_async_note_has_an_id_of_the_callers_own(open_memory):
     async def run():
         async with AsyncMemory(fresh_name(), **open_memory.where) as memory:

@@ -507,6 +507,17 @@ def test_a_transaction_has_one_block(stores):
             assert memory["log"] == [1]
 
 
+def test_a_transaction_writes_nothing_after_its_memory_is_closed(stores):
+    for open_memory in stores.values():
+        memory = open_memory("closed")
+        t = memory.transaction()
+        memory.close()
+        with pytest.raises(Unavailable, match="this Memory is closed"), t:
+            t.set("k", 1)
+        with open_memory("closed") as again:
+            assert "k" not in again
+
+
 def test_a_transaction_without_writes_has_no_results(stores):
     for where in ("embedded", "server"):
         with stores[where]("empty") as memory:

@@ -66,7 +66,21 @@ def test_items_are_read_while_they_are_iterated(filled):
     assert next(iterator) == ("t/00", "changed")
 
 
-@pytest.mark.parametrize("wrong", [{"limit": -1}, {"limit": "2"}, {"after": ""}, {"after": 1}])
+def test_a_whole_number_may_be_a_float(filled):
+    filled.append("rows", *range(5))
+    filled.append("chat", {"role": "user", "content": "Hi"})
+    assert list(filled.items("t/", limit=2.0)) == [("t/00", 0), ("t/01", 1)]
+    assert filled.slice("rows", 1.0, 3.0) == [1, 2]
+    assert len(filled.find("t/", limit=2.0, offset=11.0)) == 1
+    assert len(filled.conversation(key="chat", limit=1.0, after=-1.0)) == 1
+    assert filled.set("other", 1, if_version=1.0) == 2
+    assert filled.delete("other", if_version=2.0)
+    assert filled.set_quota(writes_per_day=100.0) == filled.usage()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"limit": -1}, {"limit": "2"}, {"after": ""}, {"after": 1}, {"reverse": "no"}, {"reverse": 0}]
+)
 def test_wrong_arguments_of_items_are_refused_before_the_iteration(memory, wrong):
     with pytest.raises(InvalidInput):
         memory.items(**wrong)
@@ -110,6 +124,14 @@ def test_each_item_is_popped_by_exactly_one_thread(memory):
     assert sorted(taken) == list(range(200))
 
 
+@pytest.mark.parametrize("prefix", [None, 0, False, [], b"t/"])
+@pytest.mark.parametrize("verb", ["keys", "items", "values", "scan", "find", "search", "clear", "watch"])
+def test_a_prefix_is_text(memory, verb, prefix):
+    arguments = ("x", prefix) if verb == "search" else (prefix,)
+    with pytest.raises(InvalidInput, match=r"^a prefix is text, not "):
+        getattr(memory, verb)(*arguments)
+
+
 def test_length_and_slice_are_those_of_a_python_list(memory):
     memory.append("rows", *range(10))
     memory.pop("rows", 2, first=True)
@@ -138,6 +160,19 @@ def test_update_under_versions_is_all_or_none(memory):
     assert "c" not in memory
 
 
+def test_an_error_names_the_argument_that_is_wrong(memory):
+    memory.set("a", 1)
+    for call, reason in (
+        (lambda: memory.update({"a": 2}, if_versions={"a": None}), r"^if_versions\['a'\] is a whole number, not None"),
+        (lambda: memory.items(after=1), "^a key in after is text, not int"),
+        (lambda: memory.get_many(f"{i:0512}" for i in range(2049)), "one call reads at most 1048576, so split it"),
+    ):
+        with pytest.raises(InvalidInput, match=reason):
+            call()
+    with pytest.raises(Conflict, match="not at version 9007199254740992"):
+        memory.set("a", 2, if_version=2**53)
+
+
 def test_update_gives_all_values_the_same_time_to_live(memory):
     memory.update({"a": 1, "b": 2}, ttl=1000)
     left = memory.item("a").expires_at - memory.item("a").created_at
@@ -154,6 +189,15 @@ def test_an_update_counts_as_one_write(memory):
     memory.merge("o", {"a": 1})
     with pytest.raises(QuotaExceeded):
         memory.update({"x": 1})
+
+
+def test_an_update_fits_if_the_sum_of_its_values_does(memory):
+    memory.set_quota(max_bytes=40)
+    memory.update({"a": "x" * 20, "b": "y"})
+    memory.update({"b": "y" * 20, "a": "x"})
+    with pytest.raises(QuotaExceeded):
+        memory.update({"a": "x" * 20, "b": "y" * 20})
+    assert dict(memory.items()) == {"a": "x", "b": "y" * 20}
 
 
 def test_clear_deletes_what_starts_with_a_prefix_and_keeps_the_rest(memory):

@@ -341,7 +341,7 @@ def test_a_write_that_waits_for_another_process_times_out(tmp_path):
     ("path", "methods"),
     [
         ("/v1/namespaces/ns/items/k", "DELETE, GET, HEAD, PATCH, PUT"),
-        ("/v1/namespaces/ns/notes/recall", "POST"),
+        ("/v1/namespaces/ns/notes/recall", "DELETE, POST"),
         ("/v1/namespaces/ns/notes/recalled", "DELETE"),
         ("/api/v1/agents/a/b", "DELETE"),
         ("/api/v1/agents/a/b/recall", "POST"),
@@ -351,6 +351,27 @@ def test_a_write_that_waits_for_another_process_times_out(tmp_path):
 def test_405_lists_the_allowed_methods(server, path, methods):
     answer = requests.options(f"{server.url}{path}", timeout=60)
     assert (answer.status_code, answer.headers["Allow"]) == (405, methods)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "reason"),
+    [
+        ("DELETE", "?prefx=cache", "unknown parameter 'prefx'; it takes prefix"),
+        ("DELETE", "/lists/l?frist=true", "unknown parameter 'frist'; it takes first, n"),
+        ("PUT", "/items/k?ttl=5", "unknown parameter 'ttl'; it takes none"),
+        ("GET", "/lists/l?tail=1&head=1", "unknown parameter 'head'; it takes tail"),
+        ("GET", "/values?revers=true", "unknown parameter 'revers'; it takes after, limit, prefix, reverse"),
+        ("POST", "/import?relpace=true", "unknown parameter 'relpace'; it takes replace"),
+    ],
+)
+def test_an_unknown_parameter_in_the_query_is_refused(server, method, path, reason):
+    with Memory(fresh_name(), url=server.url) as memory:
+        memory.append("l", 1, 2)
+        url = f"{server.url}/v1/namespaces/{memory.namespace}{path}"
+        answer = requests.request(method, url, json={"value": 1}, timeout=60)
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_input")
+        assert reason in answer.json()["detail"]
+        assert dict(memory.items()) == {"l": [1, 2]}
 
 
 def test_an_empty_update_creates_no_namespace(server):

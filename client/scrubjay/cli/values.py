@@ -132,7 +132,7 @@ def search(arguments: argparse.Namespace) -> int:
 def find(arguments: argparse.Namespace) -> int:
     where = read_json(arguments.where, "--where")
     with open_memory(arguments) as memory:
-        found = memory.find(arguments.prefix, where=where, limit=arguments.n)
+        found = memory.find(arguments.prefix, where=where, limit=arguments.n, offset=arguments.offset)
     lines = ({"key": item.key, "value": item.value} for item in found)
     return _print_items(arguments, lines, f"nothing in {arguments.namespace!r} fits")
 
@@ -327,6 +327,7 @@ def _add_value_commands(command: Commands) -> None:
         "--where", default="{}", metavar="FIELDS", help="a JSON object of fields and values or operators; - is stdin"
     )
     chooser.add_argument("-n", type=checked(parse_count), default=10, help="how many at most (default 10)")
+    chooser.add_argument("--offset", type=checked(parse_count), default=0, help="how many to leave out before those")
     command("rm", rm, "delete a key", "namespace", "key", example="scrubjay rm my-agent user")
     clearer = command(
         "clear", clear, "delete the keys that start with a prefix, or all keys and notes, and print how many",

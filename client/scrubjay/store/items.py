@@ -261,15 +261,28 @@ def update_items(
     for key, version in (if_versions or {}).items():
         found[key] = yield from _find_live(context, usage, key)
         _expect_version(key, found[key], version)
+    for key in texts:
+        if key not in found:
+            found[key] = yield from _find_live(context, usage, key)
     expires_at = expiry_of(context.now, ttl)
-    for key, text in sorted(texts.items(), key=lambda pair: pair[1] is not None):  # deletes first: they make room
-        current = found[key] if key in found else (yield from _find_live(context, usage, key))
+    # What makes room comes first, so that only the sum has to fit.
+    for key, text in sorted(texts.items(), key=lambda pair: _grows(pair[0], pair[1], found[pair[0]])):
+        current = found[key]
         if text is not None:
             yield from _write(context, usage, key, text, current, expires_at, verb="set")
         elif current:
             yield from _remove(usage, key, current, "delete")
     yield from usage.save()
     return None, usage
+
+
+def _grows(key: str, text: str | None, current: CurrentItem | None) -> bool:
+    """Whether a key takes more bytes once it has this text."""
+    return _size(key, text) > (current.bytes if current else 0)
+
+
+def _size(key: str, text: str | None) -> int:
+    return 0 if text is None else byte_size(key) + byte_size(text)
 
 
 @operation("delete", WRITE)
@@ -432,7 +445,7 @@ def _write(
     writes: int = 0,
     verb: str | None = None,
 ) -> Statements[int]:
-    size = byte_size(key) + byte_size(text)
+    size = _size(key, text)
     if current is None:
         yield from charge(usage, writes=writes, keys=1, size=size)
         version, created_at = int(usage.version_floor) + 1, context.now
