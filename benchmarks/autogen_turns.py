@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autogen import ConversableAgent, GroupChat, GroupChatManager
+from autogen.io import IOConsole, IOStream
 
 from scrubjay import Memory, PersistentAgent, PersistentGroupChat
 
@@ -40,6 +41,16 @@ numbers = itertools.count()
 
 def agent(kind: Any, name: str, **options: Any) -> Any:
     return kind(name, llm_config=False, human_input_mode="NEVER", default_auto_reply=f"{name} agrees.", **options)
+
+
+class Silent(IOConsole):
+    """Takes what AutoGen prints even in silent chats, such as why each ended."""
+
+    def print(self, *_objects: Any, **_options: Any) -> None:
+        pass
+
+    def send(self, message: Any) -> None:
+        pass
 
 
 class Cost(NamedTuple):
@@ -128,6 +139,7 @@ def show(label: str, figures: tuple[Cost, ...]) -> None:
 
 def main() -> None:
     logging.getLogger("scrubjay").setLevel(logging.CRITICAL)
+    IOStream.set_global_default(Silent())
     heads = ("turn", "group", "group, shared", "group, own", "end of 5,000", f"start, {LONG:,}")
     print(f"milliseconds            {''.join(f'{head:>14}' for head in heads)}")
     plain = [agent(ConversableAgent, name) for name in NAMES]

@@ -26,13 +26,14 @@ class SlowLink:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        """Accept no more connections."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # which also ends a call of accept
         self._listener.close()
 
     def cut(self) -> None:
         """Close all connections, and accept no more."""
-        with contextlib.suppress(OSError):  # which also ends a call of accept
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self.close()
         for end in self._ends:
             with contextlib.suppress(OSError):  # it is closed already
                 end.shutdown(socket.SHUT_RDWR)
@@ -42,7 +43,11 @@ class SlowLink:
             while True:
                 client, _ = self._listener.accept()
                 self.connections += 1
-                server = socket.create_connection(("127.0.0.1", self._port))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._port))
+                except OSError:  # it has stopped
+                    client.close()
+                    continue
                 self._ends += client, server
                 for end in (client, server):
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

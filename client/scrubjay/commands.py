@@ -49,7 +49,7 @@ class Verb:
     """A line of the table. Called with a namespace and the arguments in order, it makes a Command."""
 
     __slots__ = ("arguments", "from_json", "from_store", "in_transaction", "method", "missing", "name", "operation",
-                 "path", "queueable", "writes")  # fmt: skip
+                 "path", "positions", "queueable", "writes")  # fmt: skip
 
     def __init__(
         self,
@@ -71,6 +71,8 @@ class Verb:
         self.method = method
         self.path = path if path.startswith("/v1") else f"/v1/namespaces/{{namespace}}{path}"
         self.arguments = arguments
+        self.positions = {argument.name: i for i, argument in enumerate(arguments)}
+        """Of the arguments, by name; they are looked up several times for each write."""
         self.from_store = from_store
         """What the caller gets, from what the operation returns."""
         self.from_json = from_json
@@ -100,10 +102,8 @@ class Command(NamedTuple):
     """The caller's own id: a second command with the same id returns the result of the first."""
 
     def argument(self, name: str, default: Any = None) -> Any:
-        for argument, value in zip(self.verb.arguments, self.arguments, strict=True):
-            if argument.name == name:
-                return value
-        return default
+        position = self.verb.positions.get(name)
+        return default if position is None else self.arguments[position]
 
     @property
     def key(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from contextlib import contextmanager
@@ -131,3 +132,17 @@ def call_of(tool, arguments, call_id="call_1"):
     """A message in which a model calls a tool."""
     function = {"name": tool, "arguments": json.dumps(arguments)}
     return {"content": None, "tool_calls": [{"id": call_id, "type": "function", "function": function}]}
+
+
+class CallsAndTexts:
+    """Replies of a model: a tool call, then a text, and so on."""
+
+    def __init__(self):
+        self._numbers = itertools.count(1)
+
+    def __bool__(self):
+        return True
+
+    def pop(self, _index):
+        number = next(self._numbers)
+        return call_of("weather", {"city": "Rome"}, f"call_{number}") if number % 2 else "sunny"

@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 from pathlib import Path
+from typing import get_overloads, get_type_hints
 from unittest.mock import MagicMock
 
 import pytest
@@ -1185,9 +1186,18 @@ def test_help_shows_the_arguments_of_autogen_and_ours():
         shown = inspect.signature(own)
         assert set(shown.parameters) == set(inspect.signature(base).parameters) | more
         assert {name for name in more if shown.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY} == set()
+        assert {name for name in more if f":param {name}:" not in own.__doc__} == set()
     assert (
         inspect.signature(PersistentAgent).bind("a", "You help.", memory="m").arguments["system_message"] == "You help."
     )
+
+
+def test_editors_are_told_what_persist_returns():
+    hints = [get_type_hints(overload) for overload in get_overloads(persist)]
+    told = {hint["thing"]: hint["return"] for hint in hints}
+    assert told[ConversableAgent] is PersistentAgent
+    assert told[GroupChat] is PersistentGroupChat
+    assert told[GroupChatManager] is GroupChatManager
 
 
 def test_debugging_as_people_do_it():

@@ -12,7 +12,7 @@ autogen = pytest.importorskip("autogen")
 
 from autogen import ConversableAgent, GroupChat, GroupChatManager, UserProxyAgent  # noqa: E402
 
-from adapters.models import call_of, quiet, says, serving_model  # noqa: E402
+from adapters.models import CallsAndTexts, call_of, quiet, says, serving_model  # noqa: E402
 from scrubjay import Memory, PersistentAgent, PersistentGroupChat, persist  # noqa: E402
 from scrubjay.adapters.autogen import _agent  # noqa: E402
 
@@ -39,9 +39,9 @@ def weather(city: str) -> str:
     return f"sunny in {city}"
 
 
-def with_tool(model, *, agent_kind=PersistentAgent, **options):
+def with_tool(model, *, agent_kind=PersistentAgent, replies=3, **options):
     agent = agent_kind("assistant", llm_config=model.config, **options)
-    person = quiet(UserProxyAgent, "user", max_consecutive_auto_reply=3)
+    person = quiet(UserProxyAgent, "user", max_consecutive_auto_reply=replies)
     autogen.register_function(weather, caller=agent, executor=person, description="the weather")
     return agent, person
 
@@ -70,6 +70,57 @@ def test_a_function_call_of_the_old_style_can_be_continued():
             talk(user(), agent, message)
     assert model.refused == []
     assert [message["role"] for message in model.seen[-1]] == ["system", "user", "assistant", "function", "user"]
+
+
+def test_a_chat_whose_tool_never_ran_for_want_of_replies_can_be_continued():
+    with serving_model(call_of("weather", {"city": "Rome"}), "As I said.") as model:
+        agent, person = with_tool(model, replies=0)
+        talk(person, agent, "Rome?", max_turns=None)
+        agent, person = with_tool(model)
+        talk(person, agent, "Well?")
+    assert model.refused == []
+    assert [message["role"] for message in model.seen[-1]] == ["system", "user", "assistant", "tool", "user"]
+
+
+@pytest.mark.skipif(not hasattr(ConversableAgent, "run_iter"), reason="this AutoGen has no run_iter")
+def test_a_chat_that_is_left_in_the_middle_of_run_iter_can_be_continued():
+    with serving_model(call_of("weather", {"city": "Rome"}), "As I said.", "Sunny.") as model:
+        agent, person = with_tool(model)
+        run = person.run_iter(agent, message="Rome?", max_turns=3)
+        events = iter(run)
+        next(event for event in events if model.seen)
+        agent, person = with_tool(model)
+        talk(person, agent, "Well?")
+        events.close()
+        run._thread.join()  # AutoGen lets it go on to the end
+        agent, person = with_tool(model)
+        talk(person, agent, "And now?")
+    assert model.refused == []
+    assert [text for text in texts(model.seen[-1]) if str(text).endswith("?")] == ["Rome?", "Well?", "And now?"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_requests_at_the_same_time_in_one_session_leave_what_a_model_accepts(is_async):
+    async def ask(number):
+        agent, person = with_tool(model)
+        options = {"message": f"question {number}", "max_turns": 2, "silent": True}
+        if is_async:
+            await person.a_initiate_chat(agent, **options)
+        else:
+            await asyncio.to_thread(person.initiate_chat, agent, **options)
+
+    async def main():
+        for first in (0, 4, 8):
+            await asyncio.gather(*map(ask, range(first, first + 4)))
+
+    with serving_model() as model:
+        model.replies = CallsAndTexts()
+        asyncio.run(main())
+        agent, person = with_tool(model)
+        talk(person, agent, "Well?")
+    assert model.refused == []
+    asked = [text for text in texts(model.seen[-1]) if str(text).startswith("question")]
+    assert sorted(asked) == sorted(f"question {number}" for number in range(12))
 
 
 @pytest.mark.parametrize("kind", [ConversableAgent, PersistentAgent])
@@ -214,6 +265,21 @@ def test_a_group_chat_that_is_reset_inside_autogen_stays_stored():
     talk(agents[0], manager, "two")
     assert texts(group.memory.get("messages")) == ["one", "B 1", "two", "B 2"]
     assert group.speaker_history == ["A", "B", "A", "B"]
+
+
+def test_the_inner_chat_of_a_society_of_mind_stays_stored():
+    mind = pytest.importorskip("autogen.agentchat.contrib.society_of_mind_agent", reason="this AutoGen has none")
+    with serving_model() as model:
+        for first in (0, 2):
+            agents = [assistant(name=name, memory="mind") for name in "AB"]
+            options = {"max_round": 2, "speaker_selection_method": "round_robin"}
+            group = PersistentGroupChat(agents, [], memory="mind", **options)
+            inner = GroupChatManager(groupchat=group, llm_config=False)
+            society = mind.SocietyOfMindAgent("society", chat_manager=inner, llm_config=model.config)
+            for number in (first, first + 1):
+                talk(user(), society, f"question {number}")
+    said = [text for text in texts(Memory("mind").get("messages")) if text.startswith("question")]
+    assert said == [f"question {number}" for number in range(4)]
 
 
 def test_clear_history_that_is_written_out_starts_an_empty_chat_and_erases_nothing():

@@ -388,6 +388,23 @@ def test_no_request_is_made_on_the_event_loop(tmp_path, monkeypatch, options):
         assert history.count("hello there") == 2
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_message_of_a_group_of_five_is_one_request(tmp_path, monkeypatch, is_async):
+    with serving(tmp_path / "served.db", "--durability", "fast") as server:
+        memory = Memory("team", url=server.url)
+        agents = [says(quiet(PersistentAgent, name, memory=memory)) for name in "ABCDE"]
+        options = {"max_round": 11, "speaker_selection_method": "round_robin", "memory": memory}
+        manager = GroupChatManager(groupchat=PersistentGroupChat(agents, [], **options), llm_config=False)
+        requests, send = [], transport.PooledTransport.send
+        monkeypatch.setattr(transport.PooledTransport, "send", lambda *args: requests.append(args[1]) or send(*args))
+        if is_async:
+            asyncio.run(agents[0].a_initiate_chat(manager, message="go", silent=True))
+        else:
+            agents[0].initiate_chat(manager, message="go", silent=True)
+        assert requests == ["POST"] * 11
+        assert len(memory.get("messages")) == 11
+
+
 def test_the_history_includes_an_outage_with_many_queued_messages(script, tmp_path):
     with serving(tmp_path / "served.db", "--durability", "fast") as server:
         tell(script, {"url": server.url}, 3)

@@ -18,7 +18,7 @@ pytest.importorskip("autogen")
 from autogen import ConversableAgent
 
 from adapters.chats import Broken, chat
-from adapters.models import call_of, quiet, serving_model
+from adapters.models import CallsAndTexts, call_of, quiet, serving_model
 from harness import fresh_name, serving
 from scrubjay import Memory, PersistentAgent
 from slow_link import SlowLink
@@ -188,7 +188,7 @@ def test_a_process_that_is_killed_at_any_point_loses_no_answered_message(setting
     answered = []
     common = common_options(setting, server)
     with serving_model() as model:
-        model.replies = Alternating()
+        model.replies = CallsAndTexts()
         for start in range(0, 20_000 if STRESS else 3000, 1000):
             pid, printed = forked(lambda start=start: ask_for_ever(model, start, common))
             with printed:
@@ -202,17 +202,3 @@ def test_a_process_that_is_killed_at_any_point_loses_no_answered_message(setting
     asked = [int(text.removeprefix("question ")) for text in texts(model.seen[-1]) if str(text).startswith("question")]
     assert asked == sorted(set(asked)), "each once, in order"
     assert set(answered) <= set(asked)
-
-
-class Alternating:
-    """Replies of a model: a tool call, then a text, and so on."""
-
-    def __init__(self):
-        self._count = 0
-
-    def __bool__(self):
-        return True
-
-    def pop(self, _index):
-        self._count += 1
-        return call_of("weather", {"city": "Rome"}, f"call_{self._count}") if self._count % 2 else "sunny"
