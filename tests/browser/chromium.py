@@ -18,6 +18,8 @@ PROGRAMS = (NAMES, ("nginx",), ("caddy",), ("pgbouncer",))
 INSTALL = "apt-get install -y --no-install-recommends chromium fonts-liberation nginx-light caddy"
 INSTALL_POOLER = "apt-get install -y --no-install-recommends pgbouncer"
 """Separate, because the tests of poolers are skipped where there is no such package."""
+PATIENT = ("-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300")
+"""Options of apt-get: another program may be installing something, and a download may break off."""
 FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
@@ -52,7 +54,8 @@ def install() -> None:
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in ("apt-get update -q", INSTALL, INSTALL_POOLER):
         is_needed = command != INSTALL_POOLER
-        subprocess.run(command.split(), check=is_needed, env=quiet, stdout=subprocess.DEVNULL)
+        program, *arguments = command.split()
+        subprocess.run([program, *PATIENT, *arguments], check=is_needed, env=quiet, stdout=subprocess.DEVNULL)
 
 
 @contextmanager
