@@ -75,6 +75,7 @@ SUITES = {
         ("-o", "asyncio_mode=auto"),
     ),
     "langchain": Suite("", "", (str(TESTS / "upstream/standard_langchain.py"),), ("-o", "asyncio_mode=auto")),
+    "mcp": Suite("", "", (str(TESTS / "upstream/standard_mcp.py"),), ("-rs",)),
     "anthropic": Suite(
         "anthropic",
         "swap_anthropic",
