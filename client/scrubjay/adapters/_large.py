@@ -34,7 +34,7 @@ Row = Mapping[str, Any]
 def save_rows(
     memory: Memory, rows: Mapping[str, Any], new: Collection[str] = (), appended: Mapping[str, Sequence[Any]] = NOTHING
 ) -> None:
-    """Store rows in place of what is there, all or none; the text in a row's field `data` may have any length.
+    """Store rows in place of those stored, all or none; the text in a row's field `data` may have any length.
 
     What is too long for one call is written first, in parts under keys that no other text has, with an expiry. The call
     that stores the rows also removes the expiry, and deletes the parts of the rows that are replaced. So a process that

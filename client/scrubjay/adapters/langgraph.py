@@ -104,7 +104,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         self, memory: Memory | AsyncMemory | str = "langgraph", *, serde: SerializerProtocol | None = None
     ) -> None:
         super().__init__(serde=serde)
-        self._memory = Memory(memory, strict=True) if isinstance(memory, str) else open_memory(memory)
+        self._memory = open_memory(memory, strict=True)
 
     # ------------------------------------------------------------ reading
 
@@ -374,17 +374,13 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
     # ------------------------------------------------------------ the same for asyncio
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        found: CheckpointTuple | None = await read(self.get_tuple, config)
-        return found
+        return await read(self.get_tuple, config)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """Walk all ancestors of a checkpoint in one thread; LangGraph's own walk changes threads for each of them."""
-        found: Mapping[str, DeltaChannelHistory] = await read(
-            partial(self.get_delta_channel_history, config=config, channels=channels)
-        )
-        return found
+        return await read(partial(self.get_delta_channel_history, config=config, channels=channels))
 
     async def alist(
         self,
@@ -498,7 +494,7 @@ class ScrubjayStore(BaseStore):
     supports_ttl = True
 
     def __init__(self, memory: Memory | AsyncMemory | str = "langgraph-store", *, ttl: TTLConfig | None = None) -> None:
-        self._memory = Memory(memory, strict=True) if isinstance(memory, str) else open_memory(memory)
+        self._memory = open_memory(memory, strict=True)
         self.ttl_config = ttl
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
