@@ -253,13 +253,13 @@ A run of 2026-11-18:
 | Strands, storage and sessions | `ScrubjayStorage`, `ScrubjaySessionRepository` | 207 | 16 | 0 |
 | CrewAI, flow persistence | `ScrubjayFlowPersistence` | 21 | 0 | 0 |
 | ag2 (repository), histories, streams and knowledge | `ScrubjayStorage`, `ScrubjayKnowledgeStore` | 102 | 1 | 1 |
+| MCP, `@modelcontextprotocol/conformance` 0.1.16 | `scrubjay mcp --port` | 9 | 0 | 0 |
 
 Of ag2's tests 15 are about its directory of files, a class that no adapter replaces.
 
-Of the MCP conformance suite (`@modelcontextprotocol/conformance` 0.1.16, which needs Node 22) nine checks apply to a
-server that is not the suite's own example: server-initialize, ping, tools-list, resources-list, prompts-list,
-dns-rebinding-protection (two) and server-sse-multiple-streams (two). Run by hand against `scrubjay mcp --port`, all
-nine passed.
+Of the MCP conformance suite nine checks apply to a server that is not the suite's own example: server-initialize, ping,
+tools-list, resources-list, prompts-list, dns-rebinding-protection (two) and server-sse-multiple-streams (two). npm
+fetches the suite and the Node that it needs, 22; without npm these tests are skipped.
 
 The released conformance tests of LangGraph are among the adapter's own tests. The source distributions of Agent
 Framework, ADK and LlamaIndex have no tests, and none of Pydantic AI and agentchat are run: `tests/adapters` tests these

@@ -28,6 +28,8 @@ QUIET = {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false", 
 """No framework reports its use to anybody from a test."""
 SUITES_NEED = [
     "autogen-ext>=0.7.5",
+    "langchain>=1.3",
+    "langchain-classic>=1.0",
     "langchain-tests>=1.1.9",
     "langgraph>=1.2",
     "langgraph-checkpoint-conformance>=0.0.2",
@@ -75,6 +77,7 @@ SUITES = {
         ("-o", "asyncio_mode=auto"),
     ),
     "langchain": Suite("", "", (str(TESTS / "upstream/standard_langchain.py"),), ("-o", "asyncio_mode=auto")),
+    "mcp": Suite("", "", (str(TESTS / "upstream/standard_mcp.py"),), ("-rs",)),
     "anthropic": Suite(
         "anthropic",
         "swap_anthropic",
@@ -179,7 +182,7 @@ def main(arguments: list[str]) -> int:
         for name, (packages, extras) in OWN.items():
             if not chosen or name in chosen:
                 pythons[name] = environment(name, packages, extras)
-                files = [str(TESTS / f"test_framework_{which}.py") for which in (name, "examples")]
+                files = [str(TESTS / f"test_framework_{which}.py") for which in (name, "examples", "pages")]
                 failed += run_own(pythons[name], files, options)
         for name in chosen or SUITES:
             print(f"the tests of {name}", flush=True)

@@ -1,16 +1,63 @@
-"""What adapters share: a write on a thread comes to its end, whatever becomes of its caller."""
+"""What adapters share: their parts, the error without a framework, and writes that come to their end."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from scrubjay.adapters._framework import write
 from scrubjay.async_memory import submit
 
+ROOT = Path(__file__).parents[2]
 THREADS = 16
+FRAMEWORKS = {
+    "adk": "google.adk",
+    "ag2": "ag2",
+    "agent_framework": "agent_framework",
+    "agentchat": "autogen_agentchat",
+    "anthropic": "anthropic",
+    "crewai": "crewai",
+    "langchain": "langchain_core",
+    "langgraph": "langgraph",
+    "llama_index": "llama_index",
+    "mcp": "mcp",
+    "openai_agents": "agents",
+    "pydantic_ai": "pydantic_ai",
+    "strands": "strands",
+}
+"""The modules of adapters, and the package that each needs."""
+
+
+def test_an_adapter_is_a_module_with_an_extra_tests_a_page_and_an_example():
+    assert {path.stem for path in (ROOT / "client/scrubjay/adapters").glob("[a-z]*.py")} == set(FRAMEWORKS)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name in FRAMEWORKS:
+        extra = name.replace("_", "-")
+        assert all(">=" in requirement for requirement in extras[extra])
+        assert (ROOT / f"tests/adapters/test_framework_{name}.py").exists()
+        (example,) = (ROOT / "examples/frameworks").glob(f"{name}_[a-z]*.py")
+        page = (ROOT / f"docs/{extra}.md").read_text()
+        assert f"scrubjay[{extra}]" in page
+        assert f"examples/frameworks/{example.name}" in page
+
+
+def test_without_its_framework_an_adapter_names_the_command_that_installs_it(script):
+    said = script(f"""
+        import importlib, sys
+        from scrubjay import MissingExtra
+        for name, package in {FRAMEWORKS}.items():
+            sys.modules[package] = None
+            try:
+                importlib.import_module("scrubjay.adapters." + name)
+            except MissingExtra as error:
+                print(error)
+    """).splitlines()
+    for name, line in zip(FRAMEWORKS, said, strict=True):
+        assert line.endswith(f'install it with: pip install "scrubjay[{name.replace("_", "-")}]"')
 
 
 @pytest.mark.parametrize("has_started", [True, False])

@@ -294,11 +294,6 @@ def test_another_process_goes_on_after_kill_9(script):
     assert state == found[-1]
 
 
-def test_without_the_framework_the_command_that_installs_it_is_named(script):
-    code = "import sys; sys.modules['google.adk'] = None; import scrubjay.adapters.adk"
-    assert 'pip install "scrubjay[adk]"' in script.start(code).communicate(timeout=100)[1]
-
-
 def test_the_names_of_a_session_have_at_most_126_bytes_together(home):
     async def run():
         service = ScrubjaySessionService()

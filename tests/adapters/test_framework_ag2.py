@@ -267,11 +267,6 @@ def test_another_process_goes_on_after_kill_9(script):
     assert stored() == ([*asked, "b0"], f"{text}b0;")
 
 
-def test_without_the_framework_the_command_that_installs_it_is_named(script):
-    process = script.start("import sys; sys.modules['ag2'] = None; import scrubjay.adapters.ag2")
-    assert 'pip install "scrubjay[ag2]"' in process.communicate(timeout=100)[1]
-
-
 def test_a_path_has_at_most_508_bytes(home):
     async def run():
         store = ScrubjayKnowledgeStore()

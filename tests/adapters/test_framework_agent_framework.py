@@ -394,10 +394,3 @@ def test_a_workflow_is_continued_after_kill_9(script):
     assert killed.communicate(timeout=100)[0].split() == ["first", "second"]
     assert killed.returncode == -9
     assert script(WORKFLOW, "continued").strip() == "['text one two']"
-
-
-def test_without_the_framework_the_command_that_installs_it_is_named(script):
-    process = script.start(
-        "import sys; sys.modules['agent_framework'] = None; import scrubjay.adapters.agent_framework"
-    )
-    assert 'pip install "scrubjay[agent-framework]"' in process.communicate(timeout=100)[1]

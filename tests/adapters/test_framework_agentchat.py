@@ -452,8 +452,3 @@ def test_a_team_is_continued_after_kill_9(script):
     killed.communicate(timeout=200)
     assert killed.returncode == -9
     assert script(TEAM, "continued").splitlines() == ["A B", "user A B C A", "user A B C A B", "user A B C"]
-
-
-def test_without_the_framework_the_command_that_installs_it_is_named(script):
-    code = "import sys; sys.modules['autogen_agentchat'] = None; import scrubjay.adapters.agentchat"
-    assert 'pip install "scrubjay[agentchat]"' in script.start(code).communicate(timeout=100)[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import operator
 from datetime import UTC, datetime
 from enum import Enum
@@ -13,10 +14,12 @@ import pytest
 
 pytest.importorskip("langgraph.graph", reason="LangGraph is not installed")
 
-from langgraph.graph import StateGraph
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.graph import MessagesState, StateGraph
 
 from scrubjay import InvalidInput, Memory, Unavailable
 from scrubjay.adapters import _large
+from scrubjay.adapters import langgraph as adapter
 from scrubjay.adapters.langgraph import ScrubjaySaver, ScrubjayStore
 from scrubjay.store import search
 
@@ -130,6 +133,96 @@ def test_a_turn_takes_few_writes(home):
     memory = Memory("langgraph")
     make_graph(checkpointer=ScrubjaySaver(memory)).invoke({"log": ["hi"], "document": ""}, THREAD)
     assert memory.usage().writes_today <= 8
+
+
+def make_chat(*answers):
+    """A graph that adds these messages."""
+    graph = StateGraph(MessagesState)
+    graph.add_node("answer", lambda state: {"messages": [answer.model_copy() for answer in answers]})
+    graph.set_entry_point("answer")
+    return graph.compile(checkpointer=ScrubjaySaver())
+
+
+def say(agent, text, config=THREAD):
+    return agent.invoke({"messages": [("user", text)]}, config)
+
+
+def said(session="sarah"):
+    return [message.message for message in Memory("langgraph").conversation(session)]
+
+
+def test_the_messages_of_a_thread_are_a_conversation(home):
+    call = AIMessage("", tool_calls=[{"name": "weather", "args": {"city": "Ulm"}, "id": "1"}])
+    agent = make_chat(call, ToolMessage("rain in Ulm", tool_call_id="1"), AIMessage("It rains", name="bot"))
+    say(agent, "Hi")
+    say(make_chat(AIMessage("Bye, Sarah")), "Bye")
+    memory = Memory("langgraph")
+    (conversation,) = memory.conversations()
+    assert (conversation.session, conversation.messages, conversation.preview) == ("sarah", 6, "Bye, Sarah")
+    found = memory.conversation("sarah")
+    assert [message.role for message in found] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+    assert found[1].tool_calls == ({"id": "1", "name": "weather", "arguments": {"city": "Ulm"}},)
+    assert found[2].tool_results == ({"id": "1", "name": "weather", "content": "rain in Ulm"},)
+    assert found[3].sender == "bot"
+    assert memory.search("rains")[0].position == 3
+    agent.checkpointer.copy_thread("sarah", "anna")
+    assert said("anna") == said()
+    agent.checkpointer.delete_thread("sarah")
+    assert [each.session for each in memory.conversations()] == ["anna"]
+
+
+def test_the_branches_of_a_thread_are_listed_once_in_the_order_in_which_they_were_stored(home):
+    agent = make_chat(AIMessage("ok"))
+    say(agent, "one")
+    earlier = agent.get_state(THREAD).config
+    say(agent, "two")
+    say(agent, "three", earlier)
+    say(agent, "four")
+    assert said() == ["one", "ok", "two", "ok", "three", "ok", "four", "ok"]
+
+
+def test_the_messages_of_deleted_runs_are_deleted(home):
+    agent = make_chat(AIMessage("ok"))
+    for number in (1, 2):
+        config = {**THREAD, "run_id": UUID(int=number), "metadata": {"run_id": str(UUID(int=number))}}
+        say(agent, f"run {number}", config)
+    agent.checkpointer.delete_for_runs([str(UUID(int=2))])
+    assert said() == ["run 1", "ok"]
+    agent.checkpointer.delete_for_runs([str(UUID(int=1))])
+    assert Memory("langgraph").conversations() == []
+
+
+def test_a_message_that_cannot_be_listed_whole_is_listed_as_text(home, monkeypatch):
+    monkeypatch.setattr(adapter, "MESSAGE_BYTES", 1000)
+    monkeypatch.setattr(adapter, "APPEND_BYTES", 2000)
+    strange = AIMessage(
+        [{"type": "text", "text": "see"}], tool_calls=[{"name": "t", "args": {"x": math.nan}, "id": "1"}]
+    )
+    agent = make_chat(AIMessage("x" * 5000), strange, *(AIMessage(str(number) * 900) for number in range(5)))
+    say(agent, "Hi")
+    assert [text[:3] for text in said()] == ["Hi", "xxx", "see", "000", "111", "222", "333", "444"]
+
+
+def test_a_thread_whose_name_is_too_long_for_a_session_is_not_listed(home):
+    place = {"configurable": {"thread_id": "x" * 200}}
+    agent = make_chat(AIMessage("ok"))
+    say(agent, "one", place)
+    assert len(say(agent, "two", place)["messages"]) == 4
+    assert Memory("langgraph").conversations() == []
+    agent.checkpointer.delete_thread("x" * 200)
+
+
+def test_messages_without_an_id_are_listed_once(home):
+    class Plain(TypedDict):
+        messages: Annotated[list, operator.add]
+
+    graph = StateGraph(Plain)
+    graph.add_node("answer", lambda state: {"messages": [AIMessage("ok")]})
+    graph.set_entry_point("answer")
+    agent = graph.compile(checkpointer=ScrubjaySaver())
+    for _ in range(2):
+        agent.invoke({"messages": [HumanMessage("Hi")]}, THREAD)
+    assert said() == ["Hi", "ok", "Hi", "ok"]
 
 
 def test_an_unreachable_server_is_not_an_empty_thread(tmp_path):

@@ -200,8 +200,3 @@ def test_another_process_goes_on_after_kill_9(script):
     found = script(code, "read").split()
     assert found[:20] == seen == [str(number) for number in range(20)]
     assert found == [str(number) for number in range(len(found))]
-
-
-def test_without_the_framework_the_command_that_installs_it_is_named(script):
-    code = "import sys; sys.modules['llama_index'] = None; import scrubjay.adapters.llama_index"
-    assert 'pip install "scrubjay[llama-index]"' in script.start(code).communicate(timeout=100)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -101,48 +102,45 @@ def test_an_unreachable_server_is_an_error_that_the_model_reads(tmp_path):
     asyncio.run(use())
 
 
-def test_two_clients_with_a_process_each_lose_nothing(path):
-    async def write(start: int) -> None:
-        async with stdio(path) as client:
-            for number in range(start, start + 20):
-                await asyncio.gather(
-                    call(client, "set", key=f"k{number}", value=number),
-                    call(client, "remember", content=f"The number {number} was written"),
-                )
+def test_two_clients_with_a_process_each_that_write_at_once_lose_nothing(path):
+    async def write(client: Client, number: int) -> None:
+        assert await call(client, "set", key=f"k{number}", value=number) == f"stored under 'k{number}'"
+        assert (await call(client, "remember", content=f"The number {number} was written")).startswith("remembered")
 
     async def use() -> None:
-        await asyncio.gather(write(0), write(20))
+        async with stdio(path) as one, stdio(path) as other:  # both processes have started before the first write
+            await asyncio.gather(*(write((one, other)[number % 2], number) for number in range(80)))
 
     asyncio.run(use())
     with Memory("me", path=path) as memory:
-        assert dict(memory.items()) == {f"k{number}": number for number in range(40)}
-        assert len(memory.notes()) == 40
+        assert dict(memory.items()) == {f"k{number}": number for number in range(80)}
+        assert len(memory.notes()) == 80
 
 
 def test_another_process_goes_on_after_kill_9(path):
-    code = """
-        import asyncio, itertools, sys
-        from mcp import StdioServerParameters
-        from mcp.client import Client
-        async def main():
-            command = ["-m", "scrubjay", "mcp", "--path", sys.argv[1], "--namespace", "me"]
-            async with Client(StdioServerParameters(command=sys.executable, args=command)) as client:
-                for number in itertools.count():
-                    await client.call_tool("set", {"key": f"k{number:05}", "value": number})
-                    print(number, flush=True)
-        asyncio.run(main())
-    """
-    import textwrap
+    command = [sys.executable, "-m", "scrubjay", "mcp", "--path", path, "--namespace", "me"]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    writer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), path], stdout=subprocess.PIPE, text=True)
-    for _ in range(5):
-        assert writer.stdout.readline()
-    writer.kill()
-    writer.communicate(timeout=60)
+    def send(method: str, **fields) -> None:
+        server.stdin.write(json.dumps({"jsonrpc": "2.0", "method": method, **fields}) + "\n")
+        server.stdin.flush()
+
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    send("initialize", id="start", params=client)
+    assert server.stdout.readline()
+    send("notifications/initialized")
+    for number in range(100):
+        value = {"key": f"k{number:02}", "value": number}
+        send("tools/call", id=number, params={"name": "set", "arguments": value})
+    stored = [json.loads(server.stdout.readline())["id"] for _ in range(20)]
+    server.kill()
+    server.communicate(timeout=60)
 
     async def use() -> None:
         async with stdio(path) as client:
-            assert await call(client, "get", key="k00004") == "4"
+            for number in stored:
+                assert await call(client, "get", key=f"k{number:02}") == str(number)
+            assert await call(client, "set", key="again", value=True) == "stored under 'again'"
 
     asyncio.run(use())
 

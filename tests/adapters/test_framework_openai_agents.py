@@ -7,10 +7,14 @@ import threading
 
 import pytest
 
-agents = pytest.importorskip("agents", reason="the OpenAI Agents SDK is not installed")
+pytest.importorskip("agents", reason="the OpenAI Agents SDK is not installed")
 
-from scrubjay import AsyncMemory, InvalidInput, Memory, Unavailable  # noqa: E402
-from scrubjay.adapters.openai_agents import ScrubjaySession  # noqa: E402
+from agents import Agent, ModelResponse, Runner, Usage, set_tracing_disabled
+from agents.models.interface import Model
+from openai.types.responses import ResponseOutputMessage, ResponseOutputText
+
+from scrubjay import AsyncMemory, InvalidInput, Memory, Unavailable
+from scrubjay.adapters.openai_agents import ScrubjaySession
 
 
 def item(text: str) -> dict[str, str]:
@@ -120,24 +124,19 @@ def test_another_process_goes_on_after_kill_9(script):
     assert found[:-1] == [str(number) for number in range(len(found) - 1)]
 
 
+class Echo(Model):
+    """Answers with how many items it was given."""
+
+    async def get_response(self, system_instructions, input, *args, **kwargs):  # noqa: A002
+        text = ResponseOutputText(type="output_text", text=f"{len(input)} items", annotations=[])
+        message = ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[text])
+        return ModelResponse(output=[message], usage=Usage(), response_id=None)
+
+    def stream_response(self, *args, **kwargs):
+        raise NotImplementedError
+
+
 def test_an_agent_remembers_what_was_said_in_another_run(home):
-    from agents import Agent, ModelResponse, Runner, Usage, set_tracing_disabled
-    from agents.models.interface import Model
-    from openai.types.responses import ResponseOutputMessage, ResponseOutputText
-
-    class Echo(Model):
-        """Answers with how many items it was given."""
-
-        async def get_response(self, system_instructions, input, *args, **kwargs):  # noqa: A002
-            text = ResponseOutputText(type="output_text", text=f"{len(input)} items", annotations=[])
-            message = ResponseOutputMessage(
-                id="m", type="message", role="assistant", status="completed", content=[text]
-            )
-            return ModelResponse(output=[message], usage=Usage(), response_id=None)
-
-        def stream_response(self, *args, **kwargs):
-            raise NotImplementedError
-
     async def use() -> None:
         set_tracing_disabled(disabled=True)
         agent = Agent(name="Assistant", model=Echo())

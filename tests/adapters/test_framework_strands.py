@@ -244,8 +244,3 @@ def test_another_process_goes_on_after_kill_9(script):
     found, added = script(code, "read").splitlines()
     assert found.split()[:20] == seen == [str(number) for number in range(20)]
     assert int(added) == len(found.split())
-
-
-def test_without_the_framework_the_command_that_installs_it_is_named(script):
-    code = "import sys; sys.modules['strands'] = None; import scrubjay.adapters.strands"
-    assert 'pip install "scrubjay[strands]"' in script.start(code).communicate(timeout=100)[1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from scrubjay.async_memory import AsyncMemory, on_thread, submit
 from scrubjay.errors import MissingExtra
@@ -15,10 +15,10 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def open_memory(memory: Memory | AsyncMemory | str) -> Memory:
-    """The Memory of an adapter: one that it is given, or the namespace of that name."""
+def open_memory(memory: Memory | AsyncMemory | str, *, strict: bool = False) -> Memory:
+    """The Memory of an adapter: one that it is given, or the namespace of that name, `strict` as Memory takes it."""
     if isinstance(memory, str):
-        return Memory(memory)
+        return Memory(memory, strict=strict)
     return memory._memory if isinstance(memory, AsyncMemory) else memory
 
 
@@ -46,5 +46,5 @@ def missing(extra: str, package: str, error: ImportError) -> MissingExtra:
     return MissingExtra(f'this needs {package} ({error}); install it with: pip install "scrubjay[{extra}]"')
 
 
-read: Callable[..., Awaitable[Any]] = on_thread
+read = on_thread
 """Run a verb on a thread."""

@@ -26,11 +26,15 @@ DELETED_KEYS = 10_000
 PARTS = "part/"
 """The start of the keys of parts; the key that they belong to follows."""
 
+NOTHING: Mapping[str, Any] = {}
+
 Row = Mapping[str, Any]
 
 
-def save_rows(memory: Memory, rows: Mapping[str, Any], new: Collection[str] = ()) -> None:
-    """Store rows in place of what is there, all or none; the text in a row's field `data` may have any length.
+def save_rows(
+    memory: Memory, rows: Mapping[str, Any], new: Collection[str] = (), appended: Mapping[str, Sequence[Any]] = NOTHING
+) -> None:
+    """Store rows in place of those stored, all or none; the text in a row's field `data` may have any length.
 
     What is too long for one call is written first, in parts under keys that no other text has, with an expiry. The call
     that stores the rows also removes the expiry, and deletes the parts of the rows that are replaced. So a process that
@@ -40,9 +44,10 @@ def save_rows(memory: Memory, rows: Mapping[str, Any], new: Collection[str] = ()
 
     :param rows: by key; None deletes a key.
     :param new: those of the keys that must not exist.
+    :param appended: items for the ends of lists, by key, in the same call; at most 2 MiB of them.
     :raises Conflict: if one of `new` exists, or the save took longer than UNFINISHED_SECONDS.
     """
-    _replace(memory, rows, lambda: dict.fromkeys(rows), new=new)
+    _replace(memory, rows, lambda: dict.fromkeys(rows), new=new, appended=appended)
 
 
 def save_text(
@@ -112,6 +117,7 @@ def _replace(
     expected: Callable[[], dict[str, Item | None]],
     beside: Callable[[Mapping[str, Row | None]], Mapping[str, Any]] = lambda _: {},
     new: Collection[str] = (),
+    appended: Mapping[str, Sequence[Any]] = NOTHING,
 ) -> None:
     """Store rows in place of the expected ones, or of those that are there in fact."""
     shortened, parts = _split(rows)
@@ -122,7 +128,7 @@ def _replace(
         removed = {name: None for key, row in old.items() for name in _without_parts(key, row)}
         versions = {key: item.version if item else 0 for key, item in before.items()}
         try:
-            return _finish(memory, {**removed, **beside(old), **shortened}, versions, written)
+            return _finish(memory, {**removed, **beside(old), **shortened}, versions, written, appended)
         except Conflict:
             latest = {key: None if key in new else memory.item(key) for key in rows}
             if latest == before:  # one of `new` exists, or the save took too long
@@ -131,16 +137,22 @@ def _replace(
 
 
 def _finish(
-    memory: Memory, rows: Mapping[str, Any], if_versions: Mapping[str, int], parts: Mapping[str, int | None]
+    memory: Memory,
+    rows: Mapping[str, Any],
+    if_versions: Mapping[str, int],
+    parts: Mapping[str, int | None],
+    appended: Mapping[str, Sequence[Any]],
 ) -> None:
-    """Store rows in one call, with which their parts stay."""
-    if not parts:
+    """Store rows in one call, with which their parts stay, and append items to lists."""
+    if not parts and not appended:
         return memory.update(rows, if_versions=if_versions)
     written = {name: version for name, version in parts.items() if version is not None}
     with memory.transaction() as transaction:
         transaction.update(rows, if_versions={**if_versions, **written})
         for name in parts:
             transaction.touch(name, None)
+        for key, items in appended.items():
+            transaction.append(key, *items)
     return None
 
 

@@ -85,7 +85,7 @@ class ScrubjaySessionService(BaseSessionService):
     """
 
     def __init__(self, memory: Memory | AsyncMemory | str = "adk") -> None:
-        self._memory = Memory(memory, strict=True) if isinstance(memory, str) else open_memory(memory)
+        self._memory = open_memory(memory, strict=True)
 
     async def create_session(
         self,
@@ -129,8 +129,7 @@ class ScrubjaySessionService(BaseSessionService):
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Return the state of a user, without the prefix of its names."""
-        found: dict[str, Any] = await read(self._memory.get, _Place(app_name, user_id, "").user, {})
-        return found
+        return await read(self._memory.get, _Place(app_name, user_id, "").user, {})
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Append an event to a session, with the changes of state that it makes; the same event twice is stored once.

@@ -115,7 +115,7 @@ class ScrubjayKnowledgeStore:
     """
 
     def __init__(self, memory: Memory | AsyncMemory | str = "ag2-knowledge") -> None:
-        self._memory = Memory(memory, strict=True) if isinstance(memory, str) else open_memory(memory)
+        self._memory = open_memory(memory, strict=True)
 
     async def read(self, path: str) -> str | None:
         """Return the text at a path; None if there is none."""
@@ -136,7 +136,7 @@ class ScrubjayKnowledgeStore:
 
         :raises UnicodeDecodeError: if a position is inside of a character.
         """
-        return await read(self._read_range, path, max(start, 0), end)  # type: ignore[no-any-return]
+        return await read(self._read_range, path, max(start, 0), end)
 
     async def list(self, path: str = "/") -> list[str]:
         """Return the names in a directory, in order; those of directories end with a slash."""
@@ -147,7 +147,7 @@ class ScrubjayKnowledgeStore:
 
     async def exists(self, path: str) -> bool:
         """Return whether there is a text or a directory at a path."""
-        return await read(lambda: _size(path) in self._memory or self._has_any(_below(path)))  # type: ignore[no-any-return]
+        return await read(lambda: _size(path) in self._memory or self._has_any(_below(path)))
 
     async def delete(self, path: str) -> None:
         """Delete the text at a path and those below it, all of them or none."""

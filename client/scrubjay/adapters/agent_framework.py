@@ -182,7 +182,7 @@ class ScrubjayCheckpoints:
         *,
         allowed_checkpoint_types: Iterable[str] = (),
     ) -> None:
-        self._memory = Memory(memory, strict=True) if isinstance(memory, str) else open_memory(memory)
+        self._memory = open_memory(memory, strict=True)
         self._allowed_types = frozenset(allowed_checkpoint_types)
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
@@ -210,7 +210,7 @@ class ScrubjayCheckpoints:
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
         """Return the ids of the checkpoints of a workflow, oldest first."""
-        return await read(lambda: list(self._memory.values(_prefix(workflow_name))))  # type: ignore[no-any-return]
+        return await read(lambda: list(self._memory.values(_prefix(workflow_name))))
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
         """Return the latest checkpoint of a workflow; None if it has none. The cost does not grow with their number."""

@@ -131,8 +131,11 @@ class ScrubjayModelContext(ChatCompletionContext, Component[ScrubjayModelContext
             await write(self._memory.set, self._key, [_to_item(message) for message in wanted])
 
     async def _read(self, limit: int | None) -> list[LLMMessage]:
-        verb, argument = (self._memory.get, []) if limit is None else (self._memory.tail, limit)
-        return [_MESSAGES.validate_python(item["message"]) for item in await read(verb, self._key, argument)]
+        if limit is None:
+            found = await read(self._memory.get, self._key, [])
+        else:
+            found = await read(self._memory.tail, self._key, limit)
+        return [_MESSAGES.validate_python(item["message"]) for item in found]
 
     def _to_config(self) -> ScrubjayModelContextConfig:
         return self._config
@@ -232,8 +235,7 @@ class ScrubjayMemory(AgentMemory, Component[ScrubjayMemoryConfig]):
         """Do nothing: the Memory stays open for others that use it."""
 
     async def _recall(self, query: str, limit: int) -> list[Note]:
-        found: list[Note] = await read(notes_for, self._memory, query, self._config.session, limit=limit)
-        return found
+        return await read(notes_for, self._memory, query, self._config.session, limit=limit)
 
     def _forget(self) -> None:
         for note in self._memory.notes(session=self._config.session):
@@ -371,7 +373,7 @@ class _SavingRuntime(SingleThreadedAgentRuntime):
     """A runtime that calls a function before a message is published.
 
     An intervention handler would be called, too, but the runtime drops a message for which it raises an exception, and
-    the team waits for it for ever. Here the exception reaches the agent that publishes, and ends the run.
+    the team never stops waiting for it. Here the exception reaches the agent that publishes, and ends the run.
     """
 
     def __init__(self, before_publish: Callable[[Any], Awaitable[None]]) -> None:

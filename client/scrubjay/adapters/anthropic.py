@@ -2,7 +2,7 @@
 
     client.beta.messages.tool_runner(model=…, messages=…, tools=[ScrubjayMemoryTool("sarah")])
 
-Results and errors have the texts that Claude was trained on. Tested with anthropic 2.9.
+Results and errors have the texts that Claude was trained on. Tested with anthropic 2.10.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class _Files:
     """The commands of the tool, on the keys of a Memory."""
 
     def __init__(self, memory: Memory | AsyncMemory | str) -> None:
-        self._memory = Memory(memory, strict=True) if isinstance(memory, str) else open_memory(memory)
+        self._memory = open_memory(memory, strict=True)
 
     def view(self, command: Any) -> str:
         key = _key(command.path)
@@ -208,7 +208,7 @@ class _Files:
         return f"The file {command.path} has been edited."
 
     def _edit(self, path: str, change: Callable[[str], str]) -> tuple[str, str]:
-        """Change a file, again if somebody else has changed it meanwhile; the text before and after."""
+        """Change a file, again if another writer has changed it meanwhile; return the text before and after."""
         while True:
             with _readable_errors():
                 file = self._read(path)

@@ -284,8 +284,7 @@ class ScrubjayCrewMemory(CrewMemory):
         return await write(self.remember_many, contents, *args, **kwargs)
 
     async def arecall(self, query: str, *args: Any, **kwargs: Any) -> list[MemoryMatch]:
-        found: list[MemoryMatch] = await read(self.recall, query, *args, **kwargs)
-        return found
+        return await read(self.recall, query, *args, **kwargs)
 
 
 class _Notes:

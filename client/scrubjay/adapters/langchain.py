@@ -75,8 +75,7 @@ class _Store(BaseStore[str, V]):
         yield from self._memory.keys(prefix or "")
 
     async def amget(self, keys: Sequence[str]) -> list[V | None]:
-        found: list[V | None] = await read(self.mget, keys)
-        return found
+        return await read(self.mget, keys)
 
     async def amset(self, key_value_pairs: Sequence[tuple[str, V]]) -> None:
         await write(self.mset, key_value_pairs)
@@ -125,7 +124,7 @@ class ScrubjayCache(BaseCache):
     """A cache of the answers of models, which processes and machines share.
 
     :param memory: a Memory or AsyncMemory, or the name of a namespace.
-    :param ttl: seconds for which an answer is used; None is for ever.
+    :param ttl: seconds for which an answer is used; with None it never expires.
     """
 
     def __init__(self, memory: Memory | AsyncMemory | str = "langchain-cache", *, ttl: float | None = None) -> None:
@@ -144,8 +143,7 @@ class ScrubjayCache(BaseCache):
         self._memory.clear("llm/")
 
     async def alookup(self, prompt: str, llm_string: str) -> list[Any] | None:
-        found: list[Any] | None = await read(self.lookup, prompt, llm_string)
-        return found
+        return await read(self.lookup, prompt, llm_string)
 
     async def aupdate(self, prompt: str, llm_string: str, return_val: Sequence[Any]) -> None:
         await write(self.update, prompt, llm_string, return_val)

@@ -14,20 +14,25 @@ import random
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
 from scrubjay.adapters._large import PARTS, delete_keys, load_text, parts_prefix, save_rows
 from scrubjay.adapters._plain import join_key, plain, quote_part, unquote_part
+from scrubjay.adapters._recall import first_bytes
 from scrubjay.async_memory import AsyncMemory
-from scrubjay.errors import Conflict
+from scrubjay.conversations import MESSAGES, entry, session_key
+from scrubjay.errors import Conflict, InvalidInput
+from scrubjay.exact_json import byte_size, encode
 from scrubjay.filters import check_filter, has_operators, matches
 from scrubjay.memory import Memory
 from scrubjay.models import Item as StoredItem
 from scrubjay.validation import MAX_RECALL
 
 try:
+    from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import (
         WRITES_IDX_MAP,
@@ -64,6 +69,8 @@ Rows = dict[str, dict[str, Any]]
 """Keys and rows of pending writes; a key starts with that of the checkpoint, so that both are read at once."""
 Writes = list[tuple[str, str, Any]]
 """The pending writes of a checkpoint: task, channel and value of each."""
+Messages = list[dict[str, Any]]
+"""Messages as items of a conversation."""
 SMALL_BYTES = 512
 """Bytes up to which the value of a channel is stored in the row of every checkpoint that has it: a row of its own would
 be about as large, and another read."""
@@ -71,6 +78,12 @@ LARGEST_PAGE = 1000
 """Rows that one call reads when checkpoints are listed; the calls before it read fewer."""
 KINDS = ("c/", "b/", f"{PARTS}c/", f"{PARTS}b/")
 """The starts of keys: of checkpoints and pending writes, of values of channels, and of the parts of both."""
+MESSAGE_BYTES = 2**20
+"""Bytes of a message, as JSON, up to which it is listed whole; of a longer one the start of its text is."""
+APPEND_BYTES = 2 * 2**20
+"""Bytes of messages that one call appends: a checkpoint of 12 MiB in the same call leaves 4."""
+_LISTED = ("role", "name", "tool_calls", "tool_call_id")
+"""Fields of a message that are listed beside its type and content."""
 HUGE = 10**400
 """Greater than every float."""
 
@@ -79,7 +92,8 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
     """A checkpointer: the state of each thread after each step, in a Memory.
 
     A checkpoint and the channels that changed in its step are written together, as one write. A channel that did not
-    change is not written again, unless it is small.
+    change is not written again, unless it is small. The messages of the channel `messages` are also appended to a list,
+    as `scrubjay chat` and the dashboard show it.
 
     :param memory: a Memory or AsyncMemory, or the name of a namespace. Open it with `strict=True`: a queued checkpoint
         would be missing when the next step asks for it.
@@ -90,7 +104,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         self, memory: Memory | AsyncMemory | str = "langgraph", *, serde: SerializerProtocol | None = None
     ) -> None:
         super().__init__(serde=serde)
-        self._memory = Memory(memory, strict=True) if isinstance(memory, str) else open_memory(memory)
+        self._memory = open_memory(memory, strict=True)
 
     # ------------------------------------------------------------ reading
 
@@ -214,7 +228,8 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
             "state": _encoded(self.serde.dumps_typed(state)),
             "large": large,
         }
-        save_rows(self._memory, rows)
+        messages = checkpoint["channel_values"].get(MESSAGES) if MESSAGES in new_versions and not namespace else None
+        save_rows(self._memory, rows, appended=self._to_list(thread, messages))
         return _config(thread, namespace, checkpoint["id"])
 
     def put_writes(
@@ -239,11 +254,17 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
     def delete_thread(self, thread_id: str) -> None:
         for kind in KINDS:  # checkpoints and pending writes first: without them nothing else is read
             self._memory.clear(kind + _prefix(str(thread_id)))
+        if key := _list_key(str(thread_id)):
+            self._memory.delete(key)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         wanted = set(run_ids)
-        rows = self._checkpoints("c/")
-        self._delete([row for row in rows if self._metadata(row).get("run_id") in wanted])
+        rows = [row for row in self._checkpoints("c/") if self._metadata(row).get("run_id") in wanted]
+        self._delete(rows)
+        for thread in {row["thread"] for row in rows}:
+            latest = self.get_tuple({"configurable": {"thread_id": thread}})
+            left = _by_id(latest.checkpoint["channel_values"].get(MESSAGES)) if latest else {}
+            self._replace_list(thread, [item for item in self._listed(thread) if item["id"] in left])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         target = str(target_thread_id)
@@ -254,6 +275,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
                 if row.get("parts"):
                     moved = {**row, "data": load_text(self._memory, key, row), "parts": 0}
                 save_rows(self._memory, {_prefix(kind, target) + key.removeprefix(start): moved})
+        self._replace_list(target, self._listed(str(source_thread_id)))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Delete all checkpoints of threads but the latest of each namespace, or with "delete" all of them.
@@ -286,6 +308,52 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
             parts = [key for key in self._memory.keys(PARTS + prefix) if f"{key.rsplit('/', 2)[0]}/" not in kept]
             delete_keys(self._memory, unused + parts)
 
+    # ------------------------------------------------------------ the list of messages
+
+    def _to_list(self, thread: str, messages: Any) -> dict[str, Messages]:
+        """The messages of a checkpoint that the list of its thread does not have yet, by the key of the list.
+
+        They are those after the last one in the list. If the checkpoint does not have that one, as after a step back to
+        an earlier checkpoint, the whole list is read.
+        """
+        key, found = _list_key(thread), _by_id(messages)
+        if key is None or not found:
+            return {}
+        new = list(found)
+        last = next((item["id"] for item in self._memory.tail(key, 1)), None)
+        if last in found:
+            new = new[new.index(last) + 1 :]
+        elif last is not None:
+            listed = {item["id"] for item in self._listed(thread)}
+            new = [each for each in new if each not in listed]
+        rest = self._append_all_but_rest(key, [_to_item(found[each], each) for each in new])
+        return {key: rest} if rest else {}
+
+    def _listed(self, thread: str) -> Messages:
+        key = _list_key(thread)
+        found: Messages = self._memory.get(key, []) if key else []
+        return found
+
+    def _replace_list(self, thread: str, items: Messages) -> None:
+        """Replace the list of a thread; what a kill leaves out is appended with the thread's next checkpoint."""
+        if key := _list_key(thread):
+            self._memory.delete(key)
+            if rest := self._append_all_but_rest(key, items):
+                self._memory.append(key, *rest)
+
+    def _append_all_but_rest(self, key: str, items: Messages) -> Messages:
+        """Append items in calls of 2 MiB, and return the rest: what one call writes with a checkpoint."""
+        rest: Messages = []
+        size = 0
+        for item in items:
+            length = byte_size(encode(item))
+            if rest and size + length > APPEND_BYTES:
+                self._memory.append(key, *rest)
+                rest, size = [], 0
+            rest.append(item)
+            size += length
+        return rest
+
     def _checkpoints(self, prefix: str) -> Iterator[dict[str, Any]]:
         """The rows of checkpoints, without pending writes."""
         return (row for row in self._memory.values(prefix) if "id" in row)
@@ -306,17 +374,13 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
     # ------------------------------------------------------------ the same for asyncio
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        found: CheckpointTuple | None = await read(self.get_tuple, config)
-        return found
+        return await read(self.get_tuple, config)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """Walk all ancestors of a checkpoint in one thread; LangGraph's own walk changes threads for each of them."""
-        found: Mapping[str, DeltaChannelHistory] = await read(
-            partial(self.get_delta_channel_history, config=config, channels=channels)
-        )
-        return found
+        return await read(partial(self.get_delta_channel_history, config=config, channels=channels))
 
     async def alist(
         self,
@@ -371,6 +435,41 @@ def _prefix(*parts: str) -> str:
     return f"{join_key(*parts)}/"
 
 
+def _list_key(thread: str) -> str | None:
+    """The key of the list of a thread's messages; None if its name is too long for that of a session."""
+    try:
+        return session_key(thread)
+    except InvalidInput:
+        return None
+
+
+def _by_id(messages: Any) -> dict[str, BaseMessage]:
+    """The messages of a channel; one without an id gets one from its position and content."""
+    if not isinstance(messages, list | tuple):
+        return {}
+    return {_id(each, at): each for at, each in enumerate(messages) if isinstance(each, BaseMessage)}
+
+
+def _id(message: BaseMessage, position: int) -> str:
+    text = f"{position} {message.type} {message.content}"
+    return message.id or blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
+
+
+def _to_item(message: BaseMessage, message_id: str) -> dict[str, Any]:
+    """A message as an item of a conversation."""
+    fields = {"type": message.type, "content": message.content}
+    fields |= {name: value for name in _LISTED if (value := getattr(message, name, None))}
+    try:
+        item = entry(plain(fields), id=message_id)
+        if byte_size(encode(item)) <= MESSAGE_BYTES:
+            return item
+    except InvalidInput:  # JSON has no NaN, for example
+        pass
+    parts = [message.content] if isinstance(message.content, str) else message.content
+    texts = [part if isinstance(part, str) else str(part.get("text", "")) for part in parts]
+    return entry({"type": message.type, "content": first_bytes("\n".join(texts))}, id=message_id)
+
+
 def _fits(metadata: Mapping[str, Any], wanted: Mapping[str, Any] | None) -> bool:
     return all(metadata.get(name) == value for name, value in (wanted or {}).items())
 
@@ -395,7 +494,7 @@ class ScrubjayStore(BaseStore):
     supports_ttl = True
 
     def __init__(self, memory: Memory | AsyncMemory | str = "langgraph-store", *, ttl: TTLConfig | None = None) -> None:
-        self._memory = Memory(memory, strict=True) if isinstance(memory, str) else open_memory(memory)
+        self._memory = open_memory(memory, strict=True)
         self.ttl_config = ttl
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:

@@ -221,7 +221,7 @@ class ScrubjayKVStore(BaseKVStore):
     """
 
     def __init__(self, memory: Memory | AsyncMemory | str = "llama-index-store") -> None:
-        self._memory = Memory(memory, strict=True) if isinstance(memory, str) else open_memory(memory)
+        self._memory = open_memory(memory, strict=True)
 
     def put(self, key: str, val: dict[str, Any], collection: str = DEFAULT_COLLECTION) -> None:
         """Store a value; enums, dates and models in it become JSON."""
@@ -257,8 +257,7 @@ class ScrubjayKVStore(BaseKVStore):
         return found
 
     async def aget(self, key: str, collection: str = DEFAULT_COLLECTION) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = await read(self.get, key, collection)
-        return found
+        return await read(self.get, key, collection)
 
     def get_all(self, collection: str = DEFAULT_COLLECTION) -> dict[str, dict[str, Any]]:
         """Return all values of a collection."""
@@ -266,8 +265,7 @@ class ScrubjayKVStore(BaseKVStore):
         return {unquote_part(key.removeprefix(start)): value for key, value in self._memory.items(start)}
 
     async def aget_all(self, collection: str = DEFAULT_COLLECTION) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = await read(self.get_all, collection)
-        return found
+        return await read(self.get_all, collection)
 
     def delete(self, key: str, collection: str = DEFAULT_COLLECTION) -> bool:
         """Delete a value; returns whether there was one."""

@@ -2,7 +2,7 @@
 
     {"command": "scrubjay", "args": ["mcp", "--namespace", "me"]}
 
-Tested with mcp 2.3.
+Tested with mcp 2.1 and 2.3.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _REPLACES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempot
 def make_server(namespaces: Sequence[str], **options: Any) -> MCPServer[Any]:
     """An MCP server whose tools reach these namespaces and nothing else.
 
-    :param namespaces: the names; tools work on the first one, unless they are told another.
+    :param namespaces: the names; a tool uses the first one, unless the call names another.
     :param options: arguments of Memory, such as `url` and `path`.
     :raises InvalidInput: if there is no namespace, or a name is not valid.
     """

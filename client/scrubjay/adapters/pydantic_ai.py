@@ -38,7 +38,7 @@ _ENTRIES: TypeAdapter[Any] = TypeAdapter(ConversationEntry)
 class ScrubjayConversations(ConversationStore):
     """Conversations in a Memory: the messages of each in a list, as `scrubjay chat` and the dashboard show it.
 
-    A save stores the new messages and the record together, as one write, if nobody else has saved the conversation
+    A save stores the new messages and the record together, as one write, if no other process has saved the conversation
     since it was loaded. Beside the list there is a small value for each message that says in which list it is: a fork
     shares the messages of the conversation that it was made from.
 
@@ -76,7 +76,7 @@ class ScrubjayConversations(ConversationStore):
         return found
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
-        return await read(self._read_history, head_id, limit)  # type: ignore[no-any-return]
+        return await read(self._read_history, head_id, limit)
 
     # ------------------------------------------------------------ on a thread
 

@@ -50,7 +50,7 @@ class ScrubjayStorage:
     """
 
     def __init__(self, memory: Memory | AsyncMemory | str = "strands-storage") -> None:
-        self._memory = Memory(memory, strict=True) if isinstance(memory, str) else open_memory(memory)
+        self._memory = open_memory(memory, strict=True)
 
     async def write(self, key: str, data: bytes) -> None:
         """Store bytes of any length, in place of those under the key; a reader sees either all of them or none.
@@ -142,7 +142,7 @@ class ScrubjaySessionRepository(SessionRepository):
     """
 
     def __init__(self, memory: Memory | AsyncMemory | str = "strands") -> None:
-        self._memory = Memory(memory, strict=True) if isinstance(memory, str) else open_memory(memory)
+        self._memory = open_memory(memory, strict=True)
 
     # Strands passes arguments by these names.
 
