@@ -18,6 +18,9 @@ export function at(namespace, ...parts) {
   return ["/v1/namespaces", namespace, ...parts].map((part, i) => (i ? encodeURIComponent(part) : part)).join("/");
 }
 
+/** A path as a URL: a browser refuses paths on a page that was opened with an api key in its URL. */
+export const absolute = (path) => location.origin + path;
+
 /** A path with a query; empty values are left out. */
 export function withQuery(path, query) {
   const pairs = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== false);
@@ -30,7 +33,7 @@ export function withQuery(path, query) {
  * With `exact`, numbers that JavaScript would change stay as they were written: for values that are shown or edited.
  */
 export async function send(method, path, { body, text, headers = {}, signal, exact = false } = {}) {
-  const response = await fetch(path, {
+  const response = await fetch(absolute(path), {
     method, signal, headers: { Accept: "application/json", ...headers },
     body: text ?? (body === undefined ? undefined : JSON.stringify(body)),
   }).catch((error) => {
@@ -75,7 +78,7 @@ export function watch(namespace, cursor, changed, state = () => {}) {
   let source = null, timer = 0;
   const close = () => { clearTimeout(timer); source?.close(); source = null; state(""); };
   const open = () => {
-    source = new EventSource(withQuery(at(namespace, "changes"), { after: cursor }));
+    source = new EventSource(absolute(withQuery(at(namespace, "changes"), { after: cursor })));
     source.onopen = () => { state("live"); if (cursor === "") changed({ key: "" }); };
     source.onmessage = (event) => { cursor = event.lastEventId; changed(JSON.parse(event.data)); };
     source.onerror = () => {

@@ -1,6 +1,6 @@
 // The API, from /openapi.json: grouped, with examples, and a form to try each route on this server.
 
-import { get, parseExactly } from "./api.js";
+import { absolute, get, parseExactly } from "./api.js";
 import { fill, h, visible } from "./dom.js";
 import { button, copyable, notice } from "./ui.js";
 import { themeButton } from "./theme-button.js";
@@ -151,7 +151,7 @@ class Form {
     const headers = { Accept: "application/json", ...this.headers() };
     if (apiKey.value) headers.Authorization = `Bearer ${apiKey.value}`;
     const started = performance.now();
-    const response = await fetch(this.url(), { method: this.method, headers, body: this.body?.value });
+    const response = await fetch(absolute(this.url()), { method: this.method, headers, body: this.body?.value });
     const text = await response.text();
     const took = Math.round(performance.now() - started);
     const shown = response.headers.get("content-type")?.includes("json") ? pretty(text) : text;

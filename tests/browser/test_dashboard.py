@@ -45,7 +45,7 @@ def page(browser):
     page.on("pageerror", lambda error: page.faults.append(str(error)))
     page.on("console", lambda message: page.faults.append(message.text) if "Content Security" in message.text else None)
     page.on("dialog", lambda dialog: (page.faults.append("a dialog opened"), dialog.dismiss()))
-    page.on("request", lambda request: page.hosts.add(request.url.split("/")[2]))
+    page.on("request", lambda request: page.hosts.add(request.url.split("/")[2].rpartition("@")[2]))
     yield page
     assert page.faults == []
     assert len(page.hosts) <= 1
@@ -647,6 +647,14 @@ def test_a_superseded_note_is_only_forgotten(page, open_server, memory):
 
 
 # ------------------------------------------------------------ signing in
+
+
+def test_a_page_that_was_opened_with_a_key_in_its_url_asks_the_server(page, tmp_path):
+    path = tmp_path / "db"
+    admin = issue_key(path, "boss", "--admin")
+    with serving(path, "--durability", "fast") as server:
+        page.goto(server.url.replace("http://", f"http://{admin}@"))
+        expect(page.get_by_label("Api key", exact=True)).to_be_visible()
 
 
 def test_signing_in_shows_what_the_key_may_see_until_it_is_revoked(page, tmp_path):
