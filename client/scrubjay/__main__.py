@@ -1,5 +1,17 @@
-"""`python -m scrubjay`: the same as the `scrubjay` command."""
+"""The program: the `scrubjay` command, and `python -m scrubjay`."""
 
-from scrubjay.cli import main
+from __future__ import annotations
 
-raise SystemExit(main())
+
+def main() -> int:
+    """Run the command line of this process; Ctrl-C while the commands are imported ends it without a traceback."""
+    try:
+        from scrubjay import cli  # noqa: PLC0415
+
+        return cli.main()
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
