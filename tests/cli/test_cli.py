@@ -103,8 +103,8 @@ def test_the_quota_of_a_mistyped_namespace_is_refused_and_creates_none(scrubjay)
     scrubjay("set", namespace, "k", "1")
     refused = scrubjay("quota", f"{namespace}s", "--writes-per-day", "1")
     assert refused.returncode == 1
-    assert f"no such namespace: '{namespace}s'; did you mean {namespace!r}" in refused.stderr
-    assert "--new" in refused.stderr
+    assert f"no such namespace: '{namespace}s' (pass --new to" in refused.stderr
+    assert f"did you mean {namespace!r}?" in refused.stderr
     assert f"{namespace}s" not in scrubjay("namespaces").stdout.split()
 
 

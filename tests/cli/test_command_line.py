@@ -86,6 +86,49 @@ def test_a_mistyped_word_gets_a_suggestion(scrubjay, words, suggestion):
     assert suggestion in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "usage", "hint"),
+    [
+        (("serve", "--prot", "9801"), "usage: scrubjay serve", "did you mean '--port' or '--path'?"),
+        (("tail", "my-agent", "user", "2"), "usage: scrubjay tail", "unknown arguments: 2\n"),
+        (("key", "list", "--jsno"), "usage: scrubjay key list", "did you mean '--json'?"),
+    ],
+)
+def test_an_argument_too_many_is_named_with_the_usage_of_its_command(scrubjay, words, usage, hint):
+    ended = scrubjay(*words)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(usage)
+    assert hint in ended.stderr
+
+
+def test_words_that_are_options_here_are_named(scrubjay):
+    assert "`scrubjay COMMAND --help` explains a command" in scrubjay("help").stderr
+    assert "`scrubjay --version` prints it" in scrubjay("version").stderr
+
+
+def test_a_condition_in_place_of_a_prefix_is_noticed(scrubjay):
+    scrubjay("set", "ns", "k", "1")
+    assert "'name=Sarah' is the start of keys, conditions are in --where" in scrubjay("find", "ns", "name=Sarah").stderr
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_no_traceback():
+    program = """if True:
+        import sys
+        from importlib.abc import MetaPathFinder
+        class Interrupted(MetaPathFinder):
+            def find_spec(self, name, path, target=None):
+                if name == "scrubjay.cli":
+                    raise KeyboardInterrupt
+        sys.meta_path.insert(0, Interrupted())
+        from scrubjay.__main__ import main
+        sys.exit(main())
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, env=clean_environment()
+    )
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
 def test_a_word_like_no_command_names_the_help(scrubjay):
     assert "`scrubjay --help` lists them" in scrubjay("xyzzy").stderr
     assert "choose from relevance" in scrubjay("recall", "ns", "q", "--ranking", "xyzzy").stderr

@@ -116,7 +116,10 @@ def test_forget_session_erases_it_with_its_notes(scrubjay, memory):
     memory.remember("Sarah likes tea", session="sarah")
     code, _, error = scrubjay("forget-session", "support", "sarah")
     assert (code, "pass --yes" in error, len(memory.notes())) == (1, True, 1)
-    assert scrubjay("forget-session", "support", "sarah", "--yes")[:2] == (0, "erased: 2 lists, values and notes\n")
+    assert scrubjay("forget-session", "support", "sarah", "--yes")[:2] == (
+        0,
+        "erased 2 in all: lists, values and notes\n",
+    )
     assert (memory.conversations(), memory.notes()) == ([], [])
     code, _, error = scrubjay("forget-session", "support", "sarah", "--yes")
     assert (code, "has no session 'sarah'" in error) == (1, True)

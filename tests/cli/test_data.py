@@ -81,6 +81,21 @@ def test_a_namespace_is_moved_from_either_end_to_either_end(here, where, tmp_pat
     store.close()
 
 
+def test_ctrl_c_during_an_import_into_a_server_says_that_it_may_happen_all_the_same(here, tmp_path, monkeypatch):
+    name, export = fresh_name(), tmp_path / "export.jsonl"
+    with Memory(name, url=here.url) as memory:
+        memory.set("k", 1)
+    export.write_bytes(scrubjay("export", name, "--url", here.url).stdout)
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scrubjay.http.HttpExecutor.import_", interrupt)
+    ended = scrubjay("import", "my copy", "-i", export, "--url", here.url)
+    assert ended.returncode == 130
+    assert b"interrupted: the server may import it all the same; look with: scrubjay usage 'my copy'" in ended.stderr
+
+
 def test_importing_refuses_with_a_sentence_and_changes_nothing(here, where, tmp_path):
     namespace = fill(here)
     whole = scrubjay("export", namespace, *where).stdout

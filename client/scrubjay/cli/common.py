@@ -109,7 +109,7 @@ def require_namespace(arguments: argparse.Namespace, advice: str = "") -> None:
         known = executor.run(commands.NAMESPACES(""))
     if arguments.namespace not in known:
         hint = did_you_mean(arguments.namespace, known) or "`scrubjay namespaces` lists them"
-        raise NotFound(f"no such namespace: {arguments.namespace!r}; {hint}{advice}")
+        raise NotFound(f"no such namespace: {arguments.namespace!r}{advice}; {hint}")
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:

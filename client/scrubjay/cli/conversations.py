@@ -121,7 +121,10 @@ def forget_session(arguments: argparse.Namespace) -> int:
     if not count:
         return fail(f"{arguments.namespace!r} has no session {arguments.session!r}; see: scrubjay sessions")
     with Report(arguments) as report:
-        report(f"erased: {count:,} lists, values and notes", erased=count)
+        report(f"erased {count:,} in all: lists, values and notes", erased=count)
+    note(
+        "the names of their keys stay in the log of changes; only `scrubjay erase`, of a whole namespace, removes them"
+    )
     return 0
 
 

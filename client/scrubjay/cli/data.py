@@ -128,8 +128,13 @@ def _importer(
         with _server(settings) as server:
 
             def send(namespace: str, path: Path) -> transfer.TransferSummary:
-                with _Upload(path, progress) as file:
-                    return server.import_(namespace, file, _read_summary, replace=arguments.replace)
+                try:
+                    with _Upload(path, progress) as file:
+                        return server.import_(namespace, file, _read_summary, replace=arguments.replace)
+                except KeyboardInterrupt:
+                    look = f"scrubjay usage {shlex.quote(namespace)}"
+                    print(f"\ninterrupted: the server may import it all the same; look with: {look}", file=sys.stderr)
+                    raise
 
             yield send
         return

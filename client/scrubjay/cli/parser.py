@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 Run = Callable[[argparse.Namespace], int]
@@ -16,6 +16,11 @@ EXIT_CODES = {
     3: "the server or the file cannot be used; stderr says what to do",
     130: "interrupted with Ctrl-C",
 }
+_HABITS = {
+    "help": "`scrubjay COMMAND --help` explains a command",
+    "version": "`scrubjay --version` prints it",
+}
+"""What people type who know it from other programs, and what it is called here."""
 _WORDS = {
     "namespace": "such as my-agent",
     "key": "any text, such as user:42",
@@ -39,6 +44,16 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         return self.help_text or super().format_help()
 
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Refuse what a command does not know with the usage of that command, not with that of all."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            hint = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unknown arguments: {' '.join(unknown)}{hint and f'; {hint}'}")
+        return found, unknown
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Overrides the check of argparse for an argument with choices."""
         if action.choices is None or value in action.choices:
@@ -46,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         names_command = isinstance(action.choices, dict)
         others = f"`{self.prog} --help` lists them" if names_command else f"choose from {', '.join(action.choices)}"
         what = "command" if names_command else action.option_strings[0] if action.option_strings else action.metavar
-        hint = did_you_mean(str(value), action.choices) or others
+        hint = (names_command and _HABITS.get(value)) or did_you_mean(str(value), action.choices) or others
         raise argparse.ArgumentError(None, f"there is no {what} {value!r}; {hint}")
 
 

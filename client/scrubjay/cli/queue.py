@@ -206,6 +206,8 @@ def _flush(location: str, api_key: str | None, arguments: argparse.Namespace, re
                 executor.take_over_other_keys()
             if arguments.refused:
                 executor.retry_refused()
+            if queued:
+                note(f"sending {pluralize(queued, 'write')} to {executor.location}, for up to {arguments.timeout:g} s")
             executor.flush(None, arguments.timeout)
             sent = queued - _count_queued(location)
             report(f"{pluralize(sent, 'write')} sent to {executor.location}", flushed=[executor.location])

@@ -134,7 +134,8 @@ def find(arguments: argparse.Namespace) -> int:
     with open_memory(arguments) as memory:
         found = memory.find(arguments.prefix, where=where, limit=arguments.n, offset=arguments.offset)
     lines = ({"key": item.key, "value": item.value} for item in found)
-    return _print_items(arguments, lines, f"nothing in {arguments.namespace!r} fits")
+    hint = f"; {arguments.prefix!r} is the start of keys, conditions are in --where" if "=" in arguments.prefix else ""
+    return _print_items(arguments, lines, f"nothing in {arguments.namespace!r} fits{hint}")
 
 
 def slice_(arguments: argparse.Namespace) -> int:
@@ -202,7 +203,7 @@ def quota(arguments: argparse.Namespace) -> int:
     if not limits:
         return usage(arguments)
     if not arguments.new:
-        require_namespace(arguments, "; pass --new to limit a namespace before its first write")
+        require_namespace(arguments, " (pass --new to limit it before its first write)")
     with open_memory(arguments) as memory:
         _print_usage(arguments, memory.set_quota(**limits))
     return 0
