@@ -269,8 +269,8 @@ def _describe_quota(quota: Quota) -> str:
 
 
 def _try_line(url: str, start: Start) -> str:
-    """A command that works when it is pasted into a shell, if the api key is known here or is in the environment."""
-    key = f"SCRUBJAY_API_KEY={start.api_key} " if start.api_key else ""
+    """A command that works when it is pasted into a shell; an api key that is not known here is left open."""
+    key = "" if start.is_open else f"SCRUBJAY_API_KEY={start.api_key or '...'} "
     return f"SCRUBJAY_URL={shlex.quote(url)} {key}{_command_path()} set my-agent greeting hello"
 
 

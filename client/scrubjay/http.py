@@ -37,6 +37,7 @@ VERSION_HEADER = "scrubjay-version"
 PIECE_BYTES = 2**18
 """Bytes read at once from a response that may be larger than memory."""
 _MAYBE_DONE = "the request may have been carried out or not"
+_WAIT_LONGER = "try again, or set SCRUBJAY_TIMEOUT to more seconds (in Python: timeout=)"
 _HEADERS = {
     "User-Agent": f"scrubjay/{__version__}",
     "Accept": "application/json",
@@ -77,7 +78,7 @@ class HttpExecutor(Executor):
         except OutcomeUnknown as error:
             if verb.writes:
                 raise
-            detail = error.detail.replace(_MAYBE_DONE, "try again, or pass a longer timeout")
+            detail = error.detail.replace(_MAYBE_DONE, _WAIT_LONGER)
             raise Unavailable(detail, status=error.status) from error
 
     def close(self) -> None:

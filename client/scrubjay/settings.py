@@ -48,6 +48,11 @@ def parse_seconds(text: str) -> float:
         raise ValueError(f"{text!r} is not a number") from None
 
 
+def parse_url(text: str) -> str:
+    """The URL without the spaces around it that a pasted one may have."""
+    return text.strip()
+
+
 def parse_log_format(text: str) -> str:
     if text not in ("text", "json"):
         raise ValueError(f"{text!r} is neither text nor json")
@@ -108,7 +113,7 @@ SETTINGS = {
         Setting(
             "url",
             None,
-            str,
+            parse_url,
             "the server to use, or postgresql://…; without it the file is used directly",
             memory=True,
         ),
@@ -117,7 +122,7 @@ SETTINGS = {
         Setting(
             "store",
             None,
-            str,
+            parse_url,
             "the PostgreSQL database to use instead of the file, if there is no SCRUBJAY_URL:"
             " postgresql://host,host/database",
             serve=True,
@@ -317,7 +322,7 @@ def _resolve_all(used: set[str], arguments: Mapping[str, Any]) -> Settings:
 
 def _resolve(setting: Setting, argument: Any) -> Any:
     if argument is not None:
-        return argument
+        return setting.parse(argument) if setting.parse is parse_url and isinstance(argument, str) else argument
     text = os.environ.get(setting.variable)
     if not text:
         return _default(setting)

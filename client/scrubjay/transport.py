@@ -13,6 +13,7 @@ import io
 import os
 import re
 import select
+import shlex
 import socket
 import time
 import weakref
@@ -114,17 +115,28 @@ def _split(url: str) -> SplitResult:
     try:
         parts = _split_strictly(url)
         if parts.scheme in ("http", "https") and parts.hostname:
-            return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1"), query="", fragment="")
+            path = parts.path.rstrip("/").removesuffix("/v1")
+            return parts._replace(netloc=parts.netloc.removesuffix(":"), path=path, query="", fragment="")
     except ValueError:
         why = _why_invalid(shown)
-    example = "http://127.0.0.1:8787" if "/" in shown or not shown else f"http://{shown}"
-    raise InvalidInput(f"the url {repr_short(shown)} is not the URL of a server{why}; write it as {example}")
+    raise InvalidInput(f"the url {repr_short(shown)} is not the URL of a server{why}; {_how_to_write(shown)}")
+
+
+def _how_to_write(shown: str) -> str:
+    """What to write instead of what is not the URL of a server."""
+    if _PATH.match(shown):
+        return f"a file is given with --path {shlex.quote(shown)}, or as path= in Python"
+    if _HOST.fullmatch(shown):
+        return f"write it as http://{shown}"
+    return "write it like http://127.0.0.1:8787"
 
 
 def _split_strictly(url: str) -> SplitResult:
     """Raises ValueError for unclosed brackets, a port that is not one, and an invalid host name."""
     parts = urlsplit(url)
     parts.netloc.encode("idna")
+    if re.search(r"[\0- \x7f]", parts.hostname or ""):
+        raise ValueError("a host name has no spaces or control characters")
     if parts.port == 0:
         raise ValueError("no server has port 0")
     return parts
@@ -139,6 +151,10 @@ def _why_invalid(shown: str) -> str:
     return " (special characters of a password are written as %XX)"
 
 
+_PATH = re.compile(r"(?!//)[./~\\]|[A-Za-z]:\\|[^/]*\.(db|sqlite3?)$")
+"""What the path of a file looks like, given as a URL."""
+_HOST = re.compile(r"([^\s:/]+|\[[^\s/]+\])(:\d+)?")
+"""A host and perhaps a port, given without http://."""
 _CREDENTIALS = re.compile(
     r"(?<=//)[^/]*@"
     r"|(?<=//)[^/@]*:(?!\d*(?:/|$))[^@]*@"  # a password with a slash, and not a port
@@ -163,14 +179,16 @@ def split_credentials(url: str) -> tuple[str, str | None]:
 def start_hint(location: str) -> str:
     """How to start a server at a location that nothing answers at; if it is another machine, only a question."""
     if location.startswith(SOCKET_SCHEME):
-        return f"is it running? start it with: scrubjay serve --socket {_socket_path(location)}"
+        return f"is it running? start it with: scrubjay serve --socket {shlex.quote(_socket_path(location))}"
     parts, default = _split(location), SETTINGS["port"].default
     if parts.hostname not in _LOOPBACK:
         return f"is it running on {parts.hostname}?"
     if parts.port is None:
-        return f"the URL has no port, and that of `scrubjay serve` is {default}: {parts.geturl()}:{default}"
+        with_port = parts._replace(netloc=f"{parts.netloc}:{default}").geturl()
+        return f"the URL has no port, and that of `scrubjay serve` is {default}: {with_port}"
+    host = " --host ::1" if parts.hostname == "::1" else ""
     port = "" if parts.port == default else f" --port {parts.port}"
-    return f"is it running? start it with: scrubjay serve{port}"
+    return f"is it running? start it with: scrubjay serve{host}{port}"
 
 
 def _basic(parts: SplitResult) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -136,6 +137,16 @@ def test_doctor_finds_nothing_wrong_and_something_wrong(scrubjay, tmp_path):
     assert ill.returncode == 1
     assert "PROBLEM" in ill.stdout
     assert "1 problem found" in ill.stdout
+
+
+def test_doctor_tells_which_file_cannot_be_written(tmp_path, monkeypatch):
+    path, real = tmp_path / "db", os.access
+    with Memory("ns", path=path) as memory:
+        memory.set("k", 1)
+    monkeypatch.setattr(os, "access", lambda name, mode: real(name, mode) and (str(name), mode) != (str(path), os.W_OK))
+    ended = run_text("doctor", "--path", str(path))
+    assert ended.returncode == 1
+    assert f"PROBLEM  {path} cannot be written" in ended.stdout
 
 
 def test_doctor_tells_when_the_server_does_not_answer(tmp_path):

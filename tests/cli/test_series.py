@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from harness import clean_environment, run_command, serving
+from harness import clean_environment, run_command, run_text, serving
 from scrubjay import Memory
 from scrubjay.cli import series
 
@@ -36,6 +36,14 @@ def test_only_the_newest_backups_are_kept_and_other_files_are_left_alone(tmp_pat
     assert {"scrubjay-mine.db", "notes.txt"} <= {each.name for each in folder.iterdir()}
     with Memory("ns", path=kept[-1]) as memory:
         assert memory.get("k") == 1
+
+
+@pytest.mark.parametrize("flags", [[], ["--force"]])
+def test_a_folder_is_a_place_for_a_series_of_backups_and_not_for_one(tmp_path, flags):
+    Memory("ns", path=tmp_path / "db").set("k", 1)
+    done = run_text("backup", *flags, tmp_path, "--path", tmp_path / "db")
+    assert done.returncode != 0
+    assert f"{tmp_path} is a folder; name a file in it, or pass --keep N" in done.stderr
 
 
 def test_backups_of_a_server_are_made_until_the_process_is_stopped(tmp_path):

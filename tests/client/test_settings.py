@@ -67,7 +67,7 @@ def test_a_bad_setting_is_named(monkeypatch, server, name):
     "url", ["127.0.0.1:8787", "ftp://x", "http://", "nonsense", "http://[::1", "http://h:x", "http://h:99999"]
 )
 def test_a_url_that_is_none_is_refused(url):
-    with pytest.raises(InvalidInput, match=r"write it as http://(127\.0\.0\.1:8787|nonsense)$"):
+    with pytest.raises(InvalidInput, match=r"write it (as|like) http://(127\.0\.0\.1:8787|nonsense)$"):
         Memory("ns", url=url)
 
 

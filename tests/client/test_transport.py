@@ -159,8 +159,9 @@ def test_a_long_call_to_somebody_else_is_unavailable_too(scripted):
 def test_a_server_that_says_nothing_is_given_up_after_the_timeout():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with Memory("ns", url=url, timeout=0.2) as memory, pytest.raises(Unavailable, match="timed out"):
+        with Memory("ns", url=url, timeout=0.2) as memory, pytest.raises(Unavailable, match="timed out") as told:
             memory.get("k")
+    assert str(told.value).endswith("set SCRUBJAY_TIMEOUT to more seconds (in Python: timeout=)")
 
 
 @pytest.mark.parametrize("way", ["direct", "credentials", "proxy"])
@@ -313,6 +314,11 @@ def test_a_proxy_of_another_kind_is_refused_with_a_reason(monkeypatch):
     [
         ("http://127.0.0.1:8787", "start it with: scrubjay serve"),
         ("http://localhost:9001/v1", "start it with: scrubjay serve --port 9001"),
+        ("http://[::1]:9001", "start it with: scrubjay serve --host ::1 --port 9001"),
+        ("http://[::1]", "that of `scrubjay serve` is 8787: http://[::1]:8787"),
+        ("http://127.0.0.1:", "that of `scrubjay serve` is 8787: http://127.0.0.1:8787"),
+        ("http://127.0.0.1/mounted", "that of `scrubjay serve` is 8787: http://127.0.0.1:8787/mounted"),
+        ("unix:/tmp/my agents", "start it with: scrubjay serve --socket '/tmp/my agents'"),
         ("unix:/run/scrubjay.sock", "start it with: scrubjay serve --socket /run/scrubjay.sock"),
         ("http://127.0.0.1", "that of `scrubjay serve` is 8787: http://127.0.0.1:8787"),
         ("https://memory.example.com", "is it running on memory.example.com?"),
@@ -347,6 +353,13 @@ def test_an_invalid_url_is_named_without_a_password(url):
         ("memory.test:8787", "write it as http://memory.test:8787"),
         ("http://memory.test:99999", "(Port out of range 0-65535)"),
         ("http://memory.test:0", "(no server has port 0)"),
+        ("localhost", "write it as http://localhost"),
+        ("[::1]:8787", "write it as http://[::1]:8787"),
+        ("http://", "write it like http://127.0.0.1:8787"),
+        ("http://ex ample", "(a host name has no spaces or control characters); write it like http://127"),
+        ("http://ex\x7fample:80", "(a host name has no spaces or control characters)"),
+        ("/tmp/x.db", "a file is given with --path /tmp/x.db, or as path= in Python"),
+        ("my notes.db", "a file is given with --path 'my notes.db'"),
         ("http://u:p#q@memory.test", "(special characters of a password are written as %XX)"),
     ],
 )
@@ -354,3 +367,12 @@ def test_an_invalid_url_is_told_how_to_be_written(url, words):
     with pytest.raises(InvalidInput) as raised:
         Memory("ns", url=url)
     assert words in str(raised.value)
+
+
+def test_spaces_around_a_url_are_ignored(scripted, monkeypatch):
+    server = scripted(ILLEGAL["nothing"], ILLEGAL["nothing"])
+    for given in (f" {server.url}\n", None):
+        monkeypatch.setenv("SCRUBJAY_URL", f"{server.url} ")
+        with Memory("ns", url=given) as memory, pytest.raises(Unavailable, match=f"^{server.url} did not answer"):
+            memory.get("k")
+    assert memory_settings(url=" postgresql://h/db ").url == "postgresql://h/db"

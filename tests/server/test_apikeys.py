@@ -644,6 +644,8 @@ def test_the_line_to_try_in_the_banner_works_when_it_is_pasted(tmp_path):
         assert (tried.returncode, tried.stderr) == (0, "")
     with Memory("my-agent", path=tmp_path / "db") as memory:
         assert memory.get("greeting") == "hello"
+    with serving(tmp_path / "db", "--require-key") as server:
+        assert re.search(r"^ +try +SCRUBJAY_URL=\S+ SCRUBJAY_API_KEY=\.\.\. ", server.banner, re.MULTILINE)
 
 
 def test_the_banner_says_that_a_server_is_open(server):

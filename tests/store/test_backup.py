@@ -143,6 +143,9 @@ def test_an_existing_file_is_replaced_only_with_force_and_no_partial_file_remain
         partial.write_text(str(1 / 0))
     assert [part.name for part in tmp_path.iterdir()] == ["there"]
     assert (tmp_path / "there").read_text() == "mine"
+    for force in (True, False, None):
+        with pytest.raises(InvalidInput, match="is a folder; name a file in it"):
+            backup.atomic_write(tmp_path, force=force).__enter__()
     with pytest.raises(Unavailable, match="cannot write"), backup.atomic_write(tmp_path / "nowhere" / "copy"):
         pass
 
@@ -389,16 +392,20 @@ def test_an_older_backup_is_migrated_before_it_replaces_the_database(tmp_path, m
     assert (tmp_path / "copy").read_bytes() == before, "the backup itself stays as it is"
 
 
-READER = """
-import os, sys, urllib.parse
+AS_NOBODY = """
+import os, sys, tempfile, urllib.parse
 import scrubjay.memory, scrubjay.store.notes
+from scrubjay import Memory, Unavailable
 from scrubjay.recall.query import analyze, widen
 widen(analyze("reads the word lists"))  # what is loaded late, while it can be
-from scrubjay import Memory, Unavailable
+with tempfile.TemporaryDirectory() as folder, Memory("ns", path=f"{folder}/db") as memory:
+    memory.set("a", 1)
 if os.geteuid() == 0:  # to root no mode forbids anything
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
+"""
+READER = """
 memory = Memory("ns", path=sys.argv[1])
 assert memory.get("a") == 1, memory.get("a")
 assert memory.keys() == ["a"]
@@ -411,10 +418,45 @@ else:
     sys.exit("it was written")
 memory.close()
 """
+OWNER = """
+with Memory("ns", path=sys.argv[1]) as memory:
+    memory.set("a", 1)
+os.chmod(sys.argv[1], 0o400)
+with Memory("ns", path=sys.argv[1]) as memory:
+    assert memory.get("a") == 1
+assert not os.access(f"{sys.argv[1]}-shm", os.W_OK), "SQLite has left a log of the same mode"
+os.chmod(sys.argv[1], 0o600)
+"""
+OTHER_USER = """
+def refuse(*_, **__):
+    raise PermissionError(1, "Operation not permitted")
+os.chmod = refuse
+"""
+WRITER = """
+try:
+    with Memory("ns", path=sys.argv[1]) as memory:
+        memory.set("a", 2)
+        print(memory.get("a"))
+except Unavailable as error:
+    print(error)
+"""
 
 
-@pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o444, 0o755), (0o444, 0o777), (0o666, 0o555)])
-def test_a_read_only_file_can_be_read_and_a_write_is_refused(file_mode, folder_mode):
+def run_as_nobody(program: str, path: Path) -> str:
+    """What a program prints as a user that is not root."""
+    ended = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY + program, str(path)],
+        capture_output=True, text=True, check=False, timeout=60, env=clean_environment(),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("file_mode", "folder_mode", "named"),
+    [(0o444, 0o755, "data/db"), (0o444, 0o777, "data/db"), (0o666, 0o555, "data")],
+)
+def test_a_read_only_file_can_be_read_and_a_write_is_refused(file_mode, folder_mode, named):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "data"
         folder.mkdir()
@@ -422,10 +464,16 @@ def test_a_read_only_file_can_be_read_and_a_write_is_refused(file_mode, folder_m
         (folder / "db").chmod(file_mode)
         folder.chmod(folder_mode)
         Path(name).chmod(0o755)
-        ended = subprocess.run(
-            [sys.executable, "-c", READER, str(folder / "db")],
-            capture_output=True, text=True, check=False, timeout=60, env=clean_environment(),
-        )  # fmt: skip
+        printed = run_as_nobody(READER, folder / "db")
         folder.chmod(0o755)
-    assert ended.returncode == 0, ended.stderr
-    assert "cannot be written: check its permissions" in ended.stdout
+    assert f"{name}/{named} cannot be written: check its permissions" in printed
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [(OWNER + WRITER, "2"), (OWNER + OTHER_USER + WRITER, "/db-shm cannot be written: check its permissions")],
+)
+def test_a_file_that_can_be_written_again_is_written_or_what_forbids_it_is_named(program, printed):
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        assert printed in run_as_nobody(program, Path(name) / "db").partition(", or")[0]

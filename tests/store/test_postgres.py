@@ -906,9 +906,10 @@ def test_a_newer_schema_is_refused_with_advice(open_store, url):
 @pytest.mark.parametrize(
     ("broken", "advice"),
     [
-        (lambda url: url.replace("/postgres?", "/nowhere?"), "nowhere.* does not exist.*check the URL"),
+        (lambda url: url.replace("/postgres?", "/nowhere?"), "nowhere.* does not exist; check its name in the URL"),
         (lambda url: re.sub(r":\d+/", ":1/", url), "is it running"),
-        (lambda url: url.replace("postgres@", "nobody@"), "nobody"),
+        (lambda url: url.replace("postgres@", "nobody@"), "nobody.* does not exist; check the user and the password"),
+        (lambda url: f"{url}&connect_timeout=soon", "'soon'; check the parameters in the URL"),
     ],
 )
 def test_a_database_that_cannot_be_opened_is_refused_with_advice(url, broken, advice):
@@ -922,11 +923,35 @@ def test_no_message_shows_the_password():
     assert (address.schema, "sslmode=require" in address.conninfo) == ("s", True)
 
 
-@pytest.mark.parametrize("special", "#?/")
-def test_a_password_that_would_be_taken_for_a_host_is_refused_without_showing_it(special):
+@pytest.mark.parametrize("special", ["#", "?", "/", "%", "@", "[", " ", "%00", "\u2100"])
+@pytest.mark.parametrize("start", ["hunter2", "12"])
+def test_a_password_that_would_be_misread_is_refused_without_showing_it(start, special):
     with pytest.raises(InvalidInput, match="write special characters of a password as %XX") as refused:
-        connection.Address(f"postgresql://bob:hunter2{special}x@h/db")
+        connection.Address(f"postgresql://bob:{start}{special}xyz@h/db")
+    assert not re.search(f"{start}|xyz", str(refused.value))
+    assert refused.value.__suppress_context__ or not refused.value.__context__, "a traceback would show it, too"
+
+
+@pytest.mark.parametrize("query", ["password=hunter2%00", "password=hun&ter2"])
+def test_a_password_among_the_parameters_is_not_shown(query):
+    with pytest.raises(InvalidInput, match="write special characters of a password as %XX") as refused:
+        connection.Address(f"postgresql://h/db?{query}")
+    assert "ter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [("h/db?foo=1", 'parameter: "foo"; correct it: its parameters are'), ("bob:hunter2@h s/db", 'found in "h s"')],
+)
+def test_other_faults_of_a_url_are_named(url, words):
+    with pytest.raises(InvalidInput, match=words) as refused:
+        connection.Address(f"postgresql://{url}")
     assert "hunter2" not in str(refused.value)
+
+
+def test_a_url_without_a_host_reaches_libpq():
+    given = psycopg.conninfo.conninfo_to_dict(connection.Address("postgresql:///db?host=/run/postgresql").conninfo)
+    assert (given["dbname"], given["host"]) == ("db", "/run/postgresql")
 
 
 def test_an_at_sign_in_a_parameter_is_no_password():

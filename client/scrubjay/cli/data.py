@@ -176,6 +176,10 @@ def backup(arguments: argparse.Namespace) -> int:
         series.back_up_forever(target, make, arguments.keep, arguments.every)
     elif arguments.keep:
         series.back_up_once(target, make, arguments.keep)
+    elif target.is_dir():
+        raise InvalidInput(
+            f"{target} is a folder; name a file in it, or pass --keep N to make a backup in it and keep the newest N"
+        )
     else:
         make(target)
     return 0

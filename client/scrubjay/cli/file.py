@@ -33,6 +33,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 def _check_file(settings: Settings, report: Report) -> int:
     from scrubjay.store import consistency  # noqa: PLC0415 - only this command needs it
     from scrubjay.store.sqlite.backup import remove_left_over  # noqa: PLC0415
+    from scrubjay.store.sqlite.connection import find_unwritable  # noqa: PLC0415
 
     if settings.store:
         return _check_database(settings, report)
@@ -47,6 +48,8 @@ def _check_file(settings: Settings, report: Report) -> int:
     try:
         problems = store.find_problems()
         problems += [f"{copy}: left by a killed process; delete it" for copy in remove_left_over(path.parent)]
+        if unwritable := find_unwritable(path):
+            problems.append(f"{unwritable} cannot be written, so the database can only be read: check its permissions")
         if not problems:
             totals = store.run(consistency.count_all())
             counts = describe_totals(totals)

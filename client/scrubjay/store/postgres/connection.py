@@ -10,14 +10,15 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from secrets import token_hex
-from urllib.parse import quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 import psycopg
 from psycopg import sql
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Format
 from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
@@ -50,6 +51,14 @@ _DEFAULTS = {
     "tcp_user_timeout": "15000",
 }
 """Parameters of a connection that the URL does not set."""
+_ENCODING = "write special characters of a password as %XX, such as %25 for %"
+_REFUSALS = {
+    "28000": 'role ".*" (does not exist|is not permitted to log in)|no pg_hba.conf entry',
+    "28P01": "authentication failed|no password supplied",
+    "3D000": 'database ".*" does not exist',
+    "53300": "too many (clients|connections)|remaining connection slots",
+}
+"""Codes of errors at connection, and patterns of their texts: libpq gives no code for them."""
 _READ_VERSION = f"SELECT version FROM {VERSION_TABLE}".encode()  # noqa: S608
 _RETRIED = (
     *("40001", "40P01"),  # serialization failure, deadlock
@@ -116,28 +125,29 @@ class Address:
     def __init__(self, url: str) -> None:
         try:
             parts = urlsplit(url)
-        except ValueError as error:
+        except ValueError:  # its text may have a part of the password
             raise InvalidInput(
-                f"the PostgreSQL URL is not valid ({error}); write special characters of a password as %XX"
-            ) from error
+                f"the PostgreSQL URL is not valid; write an IPv6 address in brackets, and {_ENCODING}"
+            ) from None
         if parts.scheme not in SCHEMES:
             shown = repr_short(url.rpartition("@")[2].partition("?")[0])  # without a password
             raise InvalidInput(
                 f"{shown} is not the URL of a PostgreSQL database; write it as postgresql://host/database, or name"
                 " a file with --path or SCRUBJAY_PATH"
             )
-        if "@" not in parts.netloc and "@" in url and not _has_ports(parts.netloc):
+        credentials, _, netloc = parts.netloc.rpartition("@")
+        if "@" in credentials or parts.fragment or ("@" in url and not credentials and _ends_early(parts)):
             raise InvalidInput(
-                "the password in the PostgreSQL URL has a '/', '?' or '#', which ends it; write special characters of a"
-                " password as %XX"
+                f"the password in the PostgreSQL URL has a '/', '?', '#' or '@', which ends it; {_ENCODING}"
             )
         pairs = (pair.partition("=") for pair in parts.query.split("&") if pair)
         given = {unquote(name): unquote(value) for name, _, value in pairs}
         self.schema = given.pop("schema", DEFAULT_SCHEMA)
         """The schema that has the tables: no other program's tables are in it."""
         query = urlencode({**_DEFAULTS, **given}, quote_via=quote)  # with %20: libpq takes a + as it is
-        self.conninfo = urlunsplit(parts._replace(query=query))
-        hosts = parts.netloc.rpartition("@")[2] or given.get("host", "localhost")
+        self.conninfo = f"{parts.scheme}://{parts.netloc}{parts.path}?{query}"  # urlunsplit drops the // before no host
+        _check_conninfo(self.conninfo, "" if "@" in parts.query else f"{parts.scheme}://{netloc}{parts.path}", given)
+        hosts = netloc or given.get("host", "localhost")
         named = "" if self.schema == DEFAULT_SCHEMA else f"?schema={self.schema}"
         self.name = f"{parts.scheme}://{hosts}{parts.path}{named}"
         """The URL as messages show it: without a user and a password."""
@@ -330,22 +340,26 @@ class Connections(ConnectionPool[Session]):
 
     def explained(self, error: psycopg.Error) -> ScrubjayError:
         """PostgreSQL's error as a cause and a fix."""
-        code = error.sqlstate or ""
         text = (error.diag.message_primary or str(error)).strip().partition("\n")[0]
+        code = error.sqlstate or _code_of(text)
         if code in _OTHER_SESSION:
             return Unavailable(f"{self.name}: {text}; the schema was removed, or {NO_SESSION}")
         if code == "55P03":
             return Unavailable(f"another client has been writing to {self.name} for {self.busy_seconds:g} s; try again")
         if code.startswith("28"):
             return Unavailable(f"{self.name}: {text}; check the user and the password in the URL")
-        if code in ("3D000", "42501"):
-            return Unavailable(f"{self.name}: {text}; create the database, or grant the user CREATE on it")
+        if code == "3D000":
+            return Unavailable(f"{self.name}: {text}; check its name in the URL, or create the database")
+        if code == "42501":
+            return Unavailable(f"{self.name}: {text}; grant the user CREATE on the database")
         if code.startswith("53"):
             return Unavailable(f"{self.name}: {text}; free some space, or allow more connections; nothing was written")
         if is_temporary(error):
             return Unavailable(
                 f"cannot reach {self.name}: {text}; check the URL: is it running, and is one of its hosts the primary?"
             )
+        if not code:  # psycopg's, of a parameter
+            return Unavailable(f"{self.name}: {text}; check the parameters in the URL")
         return Unavailable(f"{self.name}: {text} ({code}); run `scrubjay doctor`")
 
 
@@ -378,6 +392,36 @@ def _cut(connection: Session) -> None:
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
         if not connection.closed:  # else the number may have been another file's by the time it was copied
             copy.shutdown(socket.SHUT_RDWR)
+
+
+def _code_of(text: str) -> str:
+    """The code of an error at connection, which libpq gives as a text alone; empty if it is not a known one."""
+    return next((code for code, pattern in _REFUSALS.items() if re.search(pattern, text)), "")
+
+
+def _check_conninfo(conninfo: str, location: str, given: Mapping[str, str]) -> None:
+    """Refuse a URL that libpq cannot parse.
+
+    libpq's text repeats what it cannot parse, so it is shown only for the location without credentials, and for the
+    names of parameters.
+    """
+    with contextlib.suppress(psycopg.ProgrammingError):
+        conninfo_to_dict(conninfo)
+        return
+    if location and "password" not in given:
+        try:
+            conninfo_to_dict(f"{location}?{urlencode(dict.fromkeys(given, ''))}")
+        except psycopg.ProgrammingError as error:
+            raise InvalidInput(
+                f"the PostgreSQL URL is not valid: {str(error).strip()}; correct it: its parameters are those of"
+                " libpq, and schema"
+            ) from None
+    raise InvalidInput(f"the PostgreSQL URL is not valid; {_ENCODING}")
+
+
+def _ends_early(parts: SplitResult) -> bool:
+    """Whether the host of a URL without credentials may be a user and the start of a password."""
+    return not _has_ports(parts.netloc) or (":" in parts.netloc and "@" in parts.path)
 
 
 def _has_ports(hosts: str) -> bool:

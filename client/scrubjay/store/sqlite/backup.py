@@ -88,6 +88,8 @@ def atomic_write(target: Path, *, force: bool | None = None) -> Iterator[Path]:
     """
     if target.name.endswith(_SIDE_FILES):
         raise InvalidInput(f"{target} has the name of a database's log; name another file")
+    if target.is_dir():
+        raise InvalidInput(f"{target} is a folder; name a file in it")
     if target.exists() and not force:
         advice = "" if force is None else ", or pass --force to replace it"
         raise InvalidInput(f"{target} already exists; name another file{advice}")

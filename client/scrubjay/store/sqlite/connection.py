@@ -5,6 +5,7 @@ Idle connections are reused last in, first out, so that a single thread always g
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sqlite3
@@ -142,6 +143,8 @@ class Connections(ConnectionPool[sqlite3.Connection]):
         self._identity.refuse_lost_file()
         self._create_file()
         self._mode = self._find_mode()
+        if not self._mode:
+            self._make_log_writable()
         self._identity.remember_file()
         for other in list(_open_stores):
             if other is not self:
@@ -185,6 +188,17 @@ class Connections(ConnectionPool[sqlite3.Connection]):
         if not os.access(self.path.parent, os.W_OK) and not Path(f"{self.path}-wal").exists():
             return "?mode=ro&immutable=1"
         return "" if os.access(self.path, os.W_OK) else "?mode=ro"
+
+    def _make_log_writable(self) -> None:
+        """Give the log the mode of the file, as SQLite does when it creates one.
+
+        A reader of a file that could not be written has created a log that cannot be written either, and leaves it.
+        """
+        file = os.path.realpath(self.path)
+        for log in (f"{file}-shm", f"{file}-wal"):
+            if _is_unwritable(log):
+                with contextlib.suppress(OSError):  # it is another user's
+                    Path(log).chmod(self.path.stat().st_mode & 0o777)
 
     @property
     def only_reads(self) -> bool:
@@ -310,7 +324,9 @@ def explain(error: sqlite3.Error, path: Path | str, busy_seconds: float = BUSY_S
     advice = {
         sqlite3.SQLITE_FULL: "the disk is full: free some space; nothing was half-written",
         sqlite3.SQLITE_IOERR: "the disk reports an error: it may be full or over a limit; nothing was half-written",
-        sqlite3.SQLITE_READONLY: "the file cannot be written: check its permissions, or set SCRUBJAY_PATH",
+        sqlite3.SQLITE_READONLY: (
+            f"{find_unwritable(path) or 'the file'} cannot be written: check its permissions, or set SCRUBJAY_PATH"
+        ),
         sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: check the folder's permissions, or set SCRUBJAY_PATH",
         sqlite3.SQLITE_CORRUPT: f"the file is damaged: {rescue}",
         sqlite3.SQLITE_NOTADB: (
@@ -318,6 +334,18 @@ def explain(error: sqlite3.Error, path: Path | str, busy_seconds: float = BUSY_S
         ),
     }.get(code, "run `scrubjay doctor`")
     return Unavailable(f"{path}: {error}; {advice}")
+
+
+def find_unwritable(path: Path | str) -> Path | None:
+    """The first that this user may not write of a file, its log, and their folder; None if a write needs no more."""
+    file = os.path.realpath(path)  # SQLite follows symbolic links before it adds to the name
+    parts = (file, f"{file}-shm", f"{file}-wal", Path(file).parent)
+    return next((Path(part) for part in parts if _is_unwritable(part)), None)
+
+
+def _is_unwritable(path: Path | str) -> bool:
+    """Whether a file or folder exists, and this user may not write it."""
+    return os.access(path, os.F_OK) and not os.access(path, os.W_OK)
 
 
 def is_busy(error: Exception) -> bool:
