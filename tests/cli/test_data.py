@@ -260,6 +260,24 @@ def test_only_administrators_import_back_up_and_erase_and_a_key_exports_what_it_
         assert int(asked.headers["content-length"]) == len(asked.content)
 
 
+def test_an_export_of_everything_says_that_it_has_no_api_keys(tmp_path):
+    with serving(tmp_path / "db", *NO_LIMITS) as server:
+        fill(server, "ns")
+        places = (("--path", server.path), ("--url", server.url))
+        for where in places:
+            assert scrubjay("export", "--all", *where).stderr == b""
+        admin = scrubjay("key", "issue", "--admin", "--path", server.path).stdout.decode().strip()
+        user = scrubjay("key", "issue", "--path", server.path).stdout.decode().strip()
+        for where in places:
+            for key in (admin, user):
+                done = scrubjay("export", "--all", *where, SCRUBJAY_API_KEY=key)
+                assert done.returncode == 0, done.stderr
+                assert done.stderr.startswith(b"scrubjay: api keys and their limits are not part of an export")
+                assert b"--require-key" in done.stderr
+                assert b"api_key" not in done.stdout
+                assert scrubjay("export", "ns", *where, SCRUBJAY_API_KEY=key).stderr == b""
+
+
 def test_a_restore_tells_which_revoked_keys_are_in_force_again(tmp_path):
     path, keep = tmp_path / "db", tmp_path / "copy"
     kept, leaked = (

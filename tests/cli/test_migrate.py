@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ import kronvex
 import pytest
 import requests
 
-from harness import fresh_name, run_command
+from harness import fresh_name, run_command, run_text, serving
 from scrubjay import Memory
 
 
@@ -21,8 +22,9 @@ from scrubjay import Memory
 def migrate(tmp_path):
     """The command, which copies into a new file."""
 
-    def run(*words: object, **variables: str):
-        done = run_command("migrate", *words, "--path", tmp_path / "target.db", **variables)
+    def run(*words: object, to: str = "", **variables: str):
+        target = ("--url", to) if to else ("--path", tmp_path / "target.db")
+        done = run_command("migrate", *words, *target, **variables)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     run.open = lambda namespace: Memory(namespace, path=tmp_path / "target.db")
@@ -40,11 +42,13 @@ class Fake:
             def do_GET(self) -> None:
                 fake.seen.append(self.path)
                 status, body = answer(unquote(urlsplit(self.path).path), dict(self.headers))
-                data = json.dumps(body).encode()
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
                 if status == 429:
                     self.send_header("Retry-After", "30")
+                if status == 308:
+                    self.send_header("Location", "https://user:secret@elsewhere.test/memory?key=secret")
                 self.end_headers()
                 self.wfile.write(data)
 
@@ -146,6 +150,161 @@ def test_a_value_that_is_refused_is_named_and_the_others_are_copied(fake, migrat
     assert error.startswith("scrubjay: not copied: 'xxx")
 
 
+def basic(user: str, password: str = "") -> str:
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+@pytest.mark.parametrize("written", ["sj_key@", "sj_key:@", ":sj_key@", "sj%5Fkey@"])
+def test_an_api_key_in_the_url_is_sent_and_not_shown(fake, migrate, written):
+    seen = []
+
+    def answer(_path: str, headers: dict[str, str]):
+        seen.append(headers["Authorization"])
+        return 401, {"detail": "this api key is not known to the server: check SCRUBJAY_API_KEY"}
+
+    source = fake(answer)
+    code, _, error = migrate("botwire", "--from", source.url.replace("//", f"//{written}"), "ns")
+    assert seen == [basic("", "sj_key") if written.startswith(":") else basic("sj_key")]
+    assert code == 1
+    assert error == (
+        f"scrubjay: the source {source.url} refused access (401); write an api key of that server into the URL:"
+        f" --from {source.url.replace('//', '//KEY@')}\n"
+    )
+
+
+def test_a_url_with_an_api_key_copies_from_a_server_that_requires_one(tmp_path, migrate):
+    with serving(tmp_path / "source.db", "--require-key") as server:
+        key = run_text("key", "issue", "--namespaces", "mine", "--path", server.path).stdout.strip()
+        url = server.url.replace("//", f"//{key}@")
+        source = botwire.Memory("mine", base_url=url)
+        source.set("a", "1")
+        source._client.close()
+        assert migrate("botwire", "--from", url, "mine") == (0, "mine: 1 key copied\n", "")
+        code, _, error = migrate("botwire", "--from", url, "mine", to=server.url)
+        assert (code, error.split(":")[:3]) == (1, ["scrubjay", " the target", " no api key was sent, and this server needs an api key"])  # noqa: E501 # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["", "sj_key@", "sj_key:@"])
+@pytest.mark.parametrize(
+    ("written", "code", "sentence"),
+    [
+        ("http://{}127.0.0.1:9", 3, "cannot read from http://127.0.0.1:9: [Errno"),
+        ("{}127.0.0.1:9", 1, "'127.0.0.1:9' is not the URL of a server; write it as http://127.0.0.1:9"),
+        ("http://{}127.0.0.1:nine", 1, "--from: the url 'http://127.0.0.1:nine' is not the URL of a server"),
+        ("ftp://{}127.0.0.1", 1, "--from: the url 'ftp://127.0.0.1' is not the URL of a server"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_one_sentence_without_its_key(migrate, written, key, code, sentence):
+    given, _, error = migrate("botwire", "--from", written.format(key), "ns")
+    assert (given, error.count("\n")) == (code, 1)
+    assert sentence in error
+    assert "sj_key" not in error
+    assert "HTTPConnection" not in error
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "sentence"),
+    [
+        (503, {"detail": "the disk\nis full"}, 3, "answered 503: the disk is full; run the command again to continue"),
+        (500, b"<html>" * 1000, 3, "answered 500; run the command again to continue"),
+        (400, {"detail": "a bad name"}, 1, "answered 400: a bad name; check the URL and the names"),
+        (308, {}, 1, "redirects to https://elsewhere.test/memory; pass the URL of that server with --from"),
+        (404, {}, 1, "has no namespace 'ns'; check both"),
+        (200, {"keys": []}, 1, "the namespace 'ns' of {url} has no keys, so nothing was copied; check its name"),
+        (200, {}, 1, "{url} does not serve BotWire's API at /memory/ns (the response has no keys)"),
+        (200, b"<html>", 1, "{url} does not serve BotWire's API at /memory/ns (the response has no keys)"),
+    ],
+)
+def test_an_answer_without_keys_is_an_error(fake, migrate, status, body, code, sentence):
+    source = fake(lambda *_: (status, body))
+    given, printed, error = migrate("botwire", "--from", source.url, "ns")
+    assert (given, printed, error.count("\n")) == (code, "", 1)
+    assert sentence.format(url=source.url) in error
+
+
+def test_a_value_that_the_source_does_not_return_is_named_and_null_is_copied(fake, migrate, tmp_path):
+    (tmp_path / "names").write_text("a\nb\nc\n")
+    answers = {"/memory/ns/a": (200, {"value": None}), "/memory/ns/b": (200, {"other": 1})}
+    source = fake(lambda path, _headers: answers.get(path, (404, {})))
+    code, printed, error = migrate("botwire", "--from", source.url, "--keys", tmp_path / "names", "ns")
+    assert (code, printed) == (1, "ns: 1 key copied\n")
+    assert "not copied: 'b': " in error
+    assert "not copied: 'c': the source has no such key" in error
+
+
+# ------------------------------------------------------------ Kronvex and Memstore
+
+
+MIGRATIONS = {
+    "kronvex": ("Kronvex", "/api/v1", "/agents", ()),
+    "memstore": ("Memstore", "/v1/memory", "/list", ("ns",)),
+}
+
+
+@pytest.mark.parametrize("kind", MIGRATIONS)
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        (404, {"detail": "Not Found"}, "404"),
+        (200, b"<html>", "the response has no"),
+        (200, {"status": "ok"}, "the response has no"),
+        (200, ["a"], "are not a list of objects with"),
+    ],
+)
+def test_a_server_without_the_api_is_an_error(fake, migrate, kind, status, body, why):
+    name, root, path, words = MIGRATIONS[kind]
+    source = fake(lambda *_: (status, body))
+    code, printed, error = migrate(kind, "--from", source.url, "--from-key", "key", *words)
+    assert (code, printed, error.count("\n")) == (1, "", 1)
+    assert error.startswith(f"scrubjay: {source.url} does not serve {name}'s API at {root}{path} (")
+    assert why in error
+
+
+@pytest.mark.parametrize("kind", MIGRATIONS)
+def test_a_source_with_nothing_is_an_error_and_no_target_is_made(fake, migrate, kind, tmp_path):
+    *_, words = MIGRATIONS[kind]
+    source = fake(lambda *_: (200, []))
+    code, printed, error = migrate(kind, "--from", source.url, "--from-key", "key", *words)
+    what = "agents" if kind == "kronvex" else "memories"
+    assert (code, printed) == (1, "")
+    assert f"no {what} were found at {source.url} with this key, so nothing was copied; check the key" in error
+    assert not (tmp_path / "target.db").exists()
+
+
+@pytest.mark.parametrize("kind", MIGRATIONS)
+@pytest.mark.parametrize("ending", ["", "/", "{root}", "{root}/"])
+def test_the_url_may_end_with_the_root_of_the_api(fake, migrate, kind, ending):
+    _, root, _, words = MIGRATIONS[kind]
+    pages = {f"{root}/agents": [[{"id": "ns"}]]}
+
+    def answer(path: str, _headers: object):
+        found = pages.setdefault(path, [[{"content": "x"}], []]).pop(0)
+        return 200, found
+
+    code, printed, error = migrate(
+        kind, "--from", fake(answer).url + ending.format(root=root), "--from-key", "k", *words
+    )
+    assert (code, printed, error) == (0, "ns: 1 note copied\n", "")
+
+
+@pytest.mark.parametrize("kind", MIGRATIONS)
+def test_a_source_that_refuses_the_key_names_where_its_key_is_set(fake, migrate, kind):
+    *_, words = MIGRATIONS[kind]
+    source = fake(lambda *_: (403, {"detail": "check SCRUBJAY_API_KEY"}))
+    code, _, error = migrate(kind, "--from", source.url, "--from-key", "key", *words)
+    variable = f"{kind.upper()}_API_KEY"
+    assert code == 1
+    assert f"the source {source.url} refused access (403); set {variable} to an api key of that server" in error
+
+
+@pytest.mark.parametrize("asked", ["nosuch", "assistent"])
+def test_an_agent_that_the_key_does_not_have_is_an_error(fake, migrate, asked):
+    source = fake(lambda *_: (200, [{"id": "assistant"}, {"id": "reader"}]))
+    code, printed, error = migrate("kronvex", "--from", source.url, "--from-key", "key", "reader", asked)
+    hint = "this key has 'assistant', 'reader'" if asked == "nosuch" else "did you mean 'assistant'?"
+    assert (code, printed, error) == (1, "", f"scrubjay: there is no agent {asked!r}; {hint}\n")
+
+
 # ------------------------------------------------------------ Kronvex
 
 
@@ -211,9 +370,3 @@ def test_the_memories_of_a_memstore_are_copied_into_a_namespace(server, migrate)
     with migrate.open("drinks") as memory:
         first, _ = memory.notes(session="s-2")
         assert (first.content, first.tags, first.metadata["n"]) == ("Alice likes green tea", ("alice", "drinks"), 1)
-
-
-def test_a_source_that_does_not_answer_is_one_sentence(migrate):
-    code, _, error = migrate("botwire", "--from", "http://127.0.0.1:9", "ns")
-    assert (code, error.count("\n")) == (3, 1)
-    assert "cannot read from http://127.0.0.1:9" in error

@@ -29,7 +29,8 @@ from scrubjay.cli.common import (
 from scrubjay.cli.output import Report, format_size, note
 from scrubjay.cli.parser import Commands
 from scrubjay.cli.progress import Progress
-from scrubjay.errors import InvalidInput, Unavailable, pluralize
+from scrubjay.errors import Forbidden, InvalidInput, Unavailable, pluralize
+from scrubjay.executor import Executor
 from scrubjay.settings import Settings, checked, memory_settings, parse_count
 from scrubjay.store import engine
 from scrubjay.store.sqlite import SqliteStore
@@ -59,13 +60,27 @@ def export(arguments: argparse.Namespace) -> int:
     if arguments.all:
         with executor_of(arguments) as executor:
             namespaces = executor.run(commands.NAMESPACES(""))
+            has_keys = _has_api_keys(executor)
     else:
         namespaces = [check_namespace(arguments.namespace)]
         require_namespace(arguments)
     with _writing(arguments.output) as file, Progress("byte") as progress, _exporter(arguments) as export_to:
         for namespace in namespaces:
             export_to(namespace, file.write, progress)
+    if arguments.all and has_keys:
+        note(
+            "scrubjay: api keys and their limits are not part of an export, and a server without keys lets in every"
+            " program of its machine, without quotas; start the new one with `scrubjay serve --require-key`, and issue"
+            " keys again with `scrubjay key issue`"
+        )
     return 0
+
+
+def _has_api_keys(executor: Executor) -> bool:
+    try:
+        return bool(executor.run(commands.API_KEYS("")))
+    except Forbidden:  # by a server that has keys, of which this one is not an admin's
+        return True
 
 
 @contextlib.contextmanager
