@@ -105,7 +105,7 @@ def test_the_quota_of_a_mistyped_namespace_is_refused_and_creates_none(scrubjay)
     refused = scrubjay("quota", f"{namespace}s", "--writes-per-day", "1")
     assert refused.returncode == 1
     assert f"no such namespace: '{namespace}s' (pass --new to" in refused.stderr
-    assert f"did you mean {namespace!r}?" in refused.stderr
+    assert f"did you mean {namespace!r}" in refused.stderr
     assert f"{namespace}s" not in scrubjay("namespaces").stdout.split()
 
 
