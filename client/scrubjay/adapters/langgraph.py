@@ -19,7 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
-from scrubjay.adapters._large import PARTS, delete_keys, load_text, parts_prefix, save_rows
+from scrubjay.adapters._large import PARTS, delete_keys, load_text, parts_prefix, read_keys, save_rows
 from scrubjay.adapters._plain import join_key, plain, quote_part, unquote_part
 from scrubjay.adapters._recall import first_bytes
 from scrubjay.async_memory import AsyncMemory
@@ -248,7 +248,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         try:
             save_rows(self._memory, {**replaced, **rows}, new=rows)
         except Conflict:  # some of them are stored already, and stay
-            known = self._memory.get_many(rows)
+            known = read_keys(self._memory, list(rows))
             save_rows(self._memory, {**replaced, **{key: row for key, row in rows.items() if key not in known}})
 
     def delete_thread(self, thread_id: str) -> None:
