@@ -451,8 +451,10 @@ def _by_id(messages: Any) -> dict[str, BaseMessage]:
 
 
 def _id(message: BaseMessage, position: int) -> str:
+    if message.id:
+        return message.id
     text = f"{position} {message.type} {message.content}"
-    return message.id or blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
+    return blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
 
 
 def _to_item(message: BaseMessage, message_id: str) -> dict[str, Any]:
