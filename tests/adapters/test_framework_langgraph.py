@@ -203,6 +203,14 @@ def test_a_message_that_cannot_be_listed_whole_is_listed_as_text(home, monkeypat
     assert [text[:3] for text in said()] == ["Hi", "xxx", "see", "000", "111", "222", "333", "444"]
 
 
+def test_items_that_others_have_appended_to_the_list_of_a_thread_stay(home):
+    items = ["text", {"role": "user", "content": "no id"}]
+    Memory("langgraph").append("session:sarah:messages", *items)
+    say(make_chat(AIMessage("ok")), "Hi")
+    assert Memory("langgraph").get("session:sarah:messages")[:2] == items
+    assert said()[2:] == ["Hi", "ok"]
+
+
 def test_a_thread_whose_name_is_too_long_for_a_session_is_not_listed(home):
     place = {"configurable": {"thread_id": "x" * 200}}
     agent = make_chat(AIMessage("ok"))

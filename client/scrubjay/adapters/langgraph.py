@@ -264,7 +264,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         for thread in {row["thread"] for row in rows}:
             latest = self.get_tuple({"configurable": {"thread_id": thread}})
             left = _by_id(latest.checkpoint["channel_values"].get(MESSAGES)) if latest else {}
-            self._replace_list(thread, [item for item in self._listed(thread) if item["id"] in left])
+            self._replace_list(thread, [item for item in self._listed(thread) if _listed_id(item) in left])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         target = str(target_thread_id)
@@ -320,11 +320,11 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         if key is None or not found:
             return {}
         new = list(found)
-        last = next((item["id"] for item in self._memory.tail(key, 1)), None)
-        if last in found:
-            new = new[new.index(last) + 1 :]
-        elif last is not None:
-            listed = {item["id"] for item in self._listed(thread)}
+        last = [_listed_id(item) for item in self._memory.tail(key, 1)]
+        if last and last[0] in found:
+            new = new[new.index(last[0]) + 1 :]
+        elif last:
+            listed = {_listed_id(item) for item in self._listed(thread)}
             new = [each for each in new if each not in listed]
         rest = self._append_all_but_rest(key, [_to_item(found[each], each) for each in new])
         return {key: rest} if rest else {}
@@ -455,6 +455,11 @@ def _id(message: BaseMessage, position: int) -> str:
         return message.id
     text = f"{position} {message.type} {message.content}"
     return blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
+
+
+def _listed_id(item: Any) -> str:
+    """The id of an item of a list; empty for one that is not an adapter's, as a program may have appended it."""
+    return str(item.get("id", "")) if isinstance(item, dict) else ""
 
 
 def _to_item(message: BaseMessage, message_id: str) -> dict[str, Any]:
