@@ -12,7 +12,7 @@ import base64
 import math
 import random
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
@@ -260,11 +260,9 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         wanted = set(run_ids)
         rows = [row for row in self._checkpoints("c/") if self._metadata(row).get("run_id") in wanted]
+        for thread in {row["thread"] for row in rows}:  # first: a call after a kill finds the checkpoints again
+            self._delete_from_list(thread, wanted)
         self._delete(rows)
-        for thread in {row["thread"] for row in rows}:
-            latest = self.get_tuple({"configurable": {"thread_id": thread}})
-            left = _by_id(latest.checkpoint["channel_values"].get(MESSAGES)) if latest else {}
-            self._replace_list(thread, [item for item in self._listed(thread) if _listed_id(item) in left])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         target = str(target_thread_id)
@@ -329,13 +327,25 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         rest = self._append_all_but_rest(key, [_to_item(found[each], each) for each in new])
         return {key: rest} if rest else {}
 
+    def _delete_from_list(self, thread: str, runs: Collection[str]) -> None:
+        """Delete the messages from a thread's list that only checkpoints of these runs have."""
+        gone: set[str] = set()
+        left: set[str] = set()
+        for row in self._checkpoints(_prefix("c", thread, "")):
+            found = self._to_tuple(row, {})
+            ids = gone if found.metadata.get("run_id") in runs else left
+            ids.update(_by_id(found.checkpoint["channel_values"].get(MESSAGES)))
+        gone -= left
+        if gone:
+            self._replace_list(thread, [item for item in self._listed(thread) if _listed_id(item) not in gone])
+
     def _listed(self, thread: str) -> Messages:
         key = _list_key(thread)
         found: Messages = self._memory.get(key, []) if key else []
         return found
 
     def _replace_list(self, thread: str, items: Messages) -> None:
-        """Replace the list of a thread; what a kill leaves out is appended with the thread's next checkpoint."""
+        """Replace the list of a thread; of what a kill leaves out, the next checkpoint appends the messages it has."""
         if key := _list_key(thread):
             self._memory.delete(key)
             if rest := self._append_all_but_rest(key, items):
