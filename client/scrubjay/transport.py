@@ -140,9 +140,9 @@ def _why_invalid(shown: str) -> str:
 
 
 _CREDENTIALS = re.compile(
-    r"(?<=//)[^/]*@"
-    r"|(?<=//)[^/@]*:(?!\d*(?:/|$))[^@]*@"  # a password with a slash, and not a port
-    r"|^[^/@]*@|\?.*"
+    r"(?:^|(?<=//))(?:[^/]*@"
+    r"|[^/@[]*:(?!\d*(?:/|$)).*@)"  # a password with a slash, and not a port
+    r"|\?.*"
 )
 
 
