@@ -322,7 +322,7 @@ async def known_query(request: Request) -> None:
     """Refuse a parameter that the route does not have: DELETE with `?prefx=` would erase a whole namespace."""
     if request.scope["query_string"]:
         known = _query_names(request.scope["route"].dependant)
-        for name in request.query_params.keys() - known:
+        for name in sorted(request.query_params.keys() - known):
             takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
             raise InvalidInput(f"the query has an unknown parameter {repr_short(name)}; {takes}")
 

@@ -13,6 +13,7 @@ import contextlib
 import functools
 import json
 import math
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -637,11 +638,8 @@ class FastPath(NamedTuple):
 
     route: APIRoute
     call: Callable[[Caller, str, str], Coroutine[Any, Any, Response]]
-
-    def knows(self, query: bytes) -> bool:
-        """Whether it has the parameters of a query; those of BotWire's API may have any."""
-        is_tail = self.call is _tail and query.startswith(b"tail=") and b"&" not in query
-        return not query or is_tail or self.call not in (_get, _set, _append, _tail)
+    queries: re.Pattern[bytes] = re.compile(b"")
+    """The queries that it answers, beside an empty one; the router answers or refuses the others."""
 
     async def answer(self, scope: Scope, receive: Receive, *, may_wait: bool = True) -> Response:
         caller, names = await Caller.admit(scope, receive, may_wait=may_wait), scope["path_params"]
@@ -652,13 +650,14 @@ def _route(router: APIRouter, name: str) -> APIRoute:
     return next(route for route in router.routes if isinstance(route, APIRoute) and route.name == name)
 
 
+_ANY_QUERY = re.compile(b".*", re.DOTALL)
 _FAST_PATHS = {
     ("GET", "items"): FastPath(_route(v1, "get"), _get),
     ("PUT", "items"): FastPath(_route(v1, "set"), _set),
     ("POST", "lists"): FastPath(_route(v1, "append"), _append),
-    ("GET", "lists"): FastPath(_route(v1, "tail"), _tail),
-    ("GET", "memory"): FastPath(_route(scrubjay_compat.botwire, "get"), scrubjay_compat.fast_get),
-    ("PUT", "memory"): FastPath(_route(scrubjay_compat.botwire, "set"), scrubjay_compat.fast_set),
+    ("GET", "lists"): FastPath(_route(v1, "tail"), _tail, re.compile(b"tail=[^&]*")),
+    ("GET", "memory"): FastPath(_route(scrubjay_compat.botwire, "get"), scrubjay_compat.fast_get, _ANY_QUERY),
+    ("PUT", "memory"): FastPath(_route(scrubjay_compat.botwire, "set"), scrubjay_compat.fast_set, _ANY_QUERY),
 }
 
 
@@ -672,10 +671,9 @@ def find_fast_path(scope: Scope) -> FastPath | None:
     else:
         return None
     found = _FAST_PATHS.get((scope["method"], kind)) if namespace and key else None
-    if found and not found.knows(scope["query_string"]):
-        return None  # the router refuses it
-    if found:
-        scope["route"], scope["path_params"] = found.route, {"namespace": namespace, "key": key}
+    if not found or ((query := scope["query_string"]) and not found.queries.fullmatch(query)):
+        return None
+    scope["route"], scope["path_params"] = found.route, {"namespace": namespace, "key": key}
     return found
 
 

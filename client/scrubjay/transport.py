@@ -156,9 +156,9 @@ _PATH = re.compile(r"(?!//)[./~\\]|[A-Za-z]:\\|[^/]*\.(db|sqlite3?)$")
 _HOST = re.compile(r"([^\s:/]+|\[[^\s/]+\])(:\d+)?")
 """A host and perhaps a port, given without http://."""
 _CREDENTIALS = re.compile(
-    r"(?<=//)[^/]*@"
-    r"|(?<=//)[^/@]*:(?!\d*(?:/|$))[^@]*@"  # a password with a slash, and not a port
-    r"|^[^/@]*@|\?.*"
+    r"(?:^|(?<=//))(?:[^/]*@"
+    r"|[^/@[]*:(?!\d*(?:/|$)).*@)"  # a password with a slash, and not a port
+    r"|\?.*"
 )
 
 

@@ -38,7 +38,7 @@ def test_more_than_one_call_can_carry_is_stored_in_several(home):
     assert [len(value) for value in store.mget(["0", "3"])] == [5 * 2**20] * 2
 
 
-def test_more_keys_than_one_call_may_write_are_stored_and_deleted_in_several(home, monkeypatch):
+def test_more_keys_than_one_call_may_have_are_stored_read_and_deleted_in_several(home, monkeypatch):
     monkeypatch.setattr(langchain, "MAX_WRITE_ROWS", 3)
     monkeypatch.setattr(exact_json, "MAX_WRITE_ROWS", 3)
     monkeypatch.setattr(_large, "DELETED_KEYS", 3)
@@ -46,6 +46,8 @@ def test_more_keys_than_one_call_may_write_are_stored_and_deleted_in_several(hom
     keys = [str(number) for number in range(8)]
     store.mset([(key, 1) for key in keys])
     assert list(store.yield_keys()) == keys
+    long = [f"{key:0>512}" for key in range(2049)]
+    assert store.mget(keys + long) == [1] * 8 + [None] * 2049
     store.mdelete(keys[:7])
     assert list(store.yield_keys()) == keys[7:]
 

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("langgraph.graph", reason="LangGraph is not installed")
 
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.graph import MessagesState, StateGraph
 
 from scrubjay import InvalidInput, Memory, Unavailable
@@ -192,6 +192,25 @@ def test_the_messages_of_deleted_runs_are_deleted(home):
     assert Memory("langgraph").conversations() == []
 
 
+def test_deleting_a_run_keeps_the_messages_that_an_earlier_one_removed_from_the_state(home):
+    def say_in_run(agent, number):
+        say(agent, f"run {number}", {**THREAD, "metadata": {"run_id": str(number)}})
+
+    agent = make_chat(AIMessage("ok"))
+    say_in_run(agent, 1)
+    graph = StateGraph(MessagesState)
+    graph.add_node("trim", lambda state: {"messages": [RemoveMessage(each.id) for each in state["messages"][:-1]]})
+    graph.set_entry_point("trim")
+    say_in_run(graph.compile(checkpointer=agent.checkpointer), 2)
+    say_in_run(agent, 3)
+    agent.checkpointer.delete_for_runs(["3"])
+    assert said() == ["run 1", "ok", "run 2"]
+    agent.checkpointer.prune(["sarah"])
+    say_in_run(agent, 4)
+    agent.checkpointer.delete_for_runs(["4"])
+    assert said() == ["run 1", "ok", "run 2"]
+
+
 def test_a_message_that_cannot_be_listed_whole_is_listed_as_text(home, monkeypatch):
     monkeypatch.setattr(adapter, "MESSAGE_BYTES", 1000)
     monkeypatch.setattr(adapter, "APPEND_BYTES", 2000)
@@ -201,6 +220,14 @@ def test_a_message_that_cannot_be_listed_whole_is_listed_as_text(home, monkeypat
     agent = make_chat(AIMessage("x" * 5000), strange, *(AIMessage(str(number) * 900) for number in range(5)))
     say(agent, "Hi")
     assert [text[:3] for text in said()] == ["Hi", "xxx", "see", "000", "111", "222", "333", "444"]
+
+
+def test_items_that_others_have_appended_to_the_list_of_a_thread_stay(home):
+    items = ["text", {"role": "user", "content": "no id"}]
+    Memory("langgraph").append("session:sarah:messages", *items)
+    say(make_chat(AIMessage("ok")), "Hi")
+    assert Memory("langgraph").get("session:sarah:messages")[:2] == items
+    assert said()[2:] == ["Hi", "ok"]
 
 
 def test_a_thread_whose_name_is_too_long_for_a_session_is_not_listed(home):

@@ -339,6 +339,7 @@ def test_a_url_that_is_not_valid_is_shown_without_its_password():
     [
         *("mysql://u:secret@h/db", "mysql://h/db?password=secret", "u:secret@h?x=secret", "mysql://u:secret/x@h/db"),
         *(f"http://u:secret{special}x@h" for special in "#?/[\u2100"),
+        *("http://u:x/y@secret@h", "u:secret/x@h"),
     ],
 )
 def test_an_invalid_url_is_named_without_a_password(url):

@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from scrubjay.errors import Conflict, NotFound
-from scrubjay.exact_json import byte_size, encode
+from scrubjay.exact_json import MAX_READ_BYTES, byte_size, encode
 from scrubjay.memory import Memory
 from scrubjay.models import Item
+from scrubjay.validation import MAX_KEY_BYTES
 
 CALL_BYTES = 12 * 2**20
 """Bytes of texts that the call writes which stores the rows; the rest of the 16 MiB is for what is beside them."""
@@ -23,6 +24,8 @@ NAME_BYTES = 400
 """Bytes of a key that are repeated in the keys of its parts; the token alone makes them unique."""
 DELETED_KEYS = 10_000
 """Keys that one call deletes: with 5 MiB of the longest keys it is far below what a call may have."""
+READ_KEYS = MAX_READ_BYTES // MAX_KEY_BYTES
+"""Keys that one call reads, however long they are."""
 PARTS = "part/"
 """The start of the keys of parts; the key that they belong to follows."""
 
@@ -98,6 +101,14 @@ def delete_keys(memory: Memory, keys: Sequence[str]) -> None:
     """Delete any number of keys, in as many calls as they need."""
     for start in range(0, len(keys), DELETED_KEYS):
         memory.update(dict.fromkeys(keys[start : start + DELETED_KEYS]))
+
+
+def read_keys(memory: Memory, keys: Sequence[str]) -> dict[str, Any]:
+    """The values of any number of keys, read in as many calls as they need."""
+    found: dict[str, Any] = {}
+    for start in range(0, len(keys), READ_KEYS):
+        found |= memory.get_many(keys[start : start + READ_KEYS])
+    return found
 
 
 def parts_prefix(key: str) -> str:

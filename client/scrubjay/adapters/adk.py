@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
+from scrubjay.adapters._large import read_keys
 from scrubjay.adapters._plain import join_key, plain, unquote_part
 from scrubjay.adapters._recall import first_bytes
 from scrubjay.async_memory import AsyncMemory
@@ -170,7 +171,7 @@ class ScrubjaySessionService(BaseSessionService):
         keys = [key for key in self._memory.keys(prefix) if key.endswith(f":{_ROW}")]
         places = {key: _Place(*map(unquote_part, split_key(key)[0].split("/"))) for key in keys}
         scopes = {scope for place in places.values() for scope in (place.app, place.user)}
-        rows = self._memory.get_many([*keys, *sorted(scopes)])
+        rows = read_keys(self._memory, [*keys, *sorted(scopes)])
         return [_session(place, rows[key], rows) for key, place in places.items() if key in rows]
 
     def _events(self, place: _Place, config: GetSessionConfig | None) -> list[Event]:

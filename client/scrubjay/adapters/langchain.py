@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
-from scrubjay.adapters._large import delete_keys
+from scrubjay.adapters._large import delete_keys, read_keys
 from scrubjay.adapters._plain import plain
 from scrubjay.async_memory import AsyncMemory
 from scrubjay.exact_json import MAX_WRITE_ROWS, byte_size, encode
@@ -51,7 +51,7 @@ class _Store(BaseStore[str, V]):
     def _decode(self, stored: Any) -> V: ...
 
     def mget(self, keys: Sequence[str]) -> list[V | None]:
-        found = self._memory.get_many(keys) if keys else {}
+        found = read_keys(self._memory, keys)
         return [self._decode(found[key]) if key in found else None for key in keys]
 
     def mset(self, key_value_pairs: Sequence[tuple[str, V]]) -> None:

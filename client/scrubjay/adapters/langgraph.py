@@ -12,14 +12,14 @@ import base64
 import math
 import random
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
-from scrubjay.adapters._large import PARTS, delete_keys, load_text, parts_prefix, save_rows
+from scrubjay.adapters._large import PARTS, delete_keys, load_text, parts_prefix, read_keys, save_rows
 from scrubjay.adapters._plain import join_key, plain, quote_part, unquote_part
 from scrubjay.adapters._recall import first_bytes
 from scrubjay.async_memory import AsyncMemory
@@ -248,7 +248,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         try:
             save_rows(self._memory, {**replaced, **rows}, new=rows)
         except Conflict:  # some of them are stored already, and stay
-            known = self._memory.get_many(rows)
+            known = read_keys(self._memory, list(rows))
             save_rows(self._memory, {**replaced, **{key: row for key, row in rows.items() if key not in known}})
 
     def delete_thread(self, thread_id: str) -> None:
@@ -260,11 +260,9 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         wanted = set(run_ids)
         rows = [row for row in self._checkpoints("c/") if self._metadata(row).get("run_id") in wanted]
+        for thread in {row["thread"] for row in rows}:  # first: a call after a kill finds the checkpoints again
+            self._delete_from_list(thread, wanted)
         self._delete(rows)
-        for thread in {row["thread"] for row in rows}:
-            latest = self.get_tuple({"configurable": {"thread_id": thread}})
-            left = _by_id(latest.checkpoint["channel_values"].get(MESSAGES)) if latest else {}
-            self._replace_list(thread, [item for item in self._listed(thread) if item["id"] in left])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         target = str(target_thread_id)
@@ -320,14 +318,26 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         if key is None or not found:
             return {}
         new = list(found)
-        last = next((item["id"] for item in self._memory.tail(key, 1)), None)
-        if last in found:
-            new = new[new.index(last) + 1 :]
-        elif last is not None:
-            listed = {item["id"] for item in self._listed(thread)}
+        last = [_listed_id(item) for item in self._memory.tail(key, 1)]
+        if last and last[0] in found:
+            new = new[new.index(last[0]) + 1 :]
+        elif last:
+            listed = {_listed_id(item) for item in self._listed(thread)}
             new = [each for each in new if each not in listed]
         rest = self._append_all_but_rest(key, [_to_item(found[each], each) for each in new])
         return {key: rest} if rest else {}
+
+    def _delete_from_list(self, thread: str, runs: Collection[str]) -> None:
+        """Delete the messages from a thread's list that only checkpoints of these runs have."""
+        gone: set[str] = set()
+        left: set[str] = set()
+        for row in self._checkpoints(_prefix("c", thread, "")):
+            found = self._to_tuple(row, {})
+            ids = gone if found.metadata.get("run_id") in runs else left
+            ids.update(_by_id(found.checkpoint["channel_values"].get(MESSAGES)))
+        gone -= left
+        if gone:
+            self._replace_list(thread, [item for item in self._listed(thread) if _listed_id(item) not in gone])
 
     def _listed(self, thread: str) -> Messages:
         key = _list_key(thread)
@@ -335,7 +345,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         return found
 
     def _replace_list(self, thread: str, items: Messages) -> None:
-        """Replace the list of a thread; what a kill leaves out is appended with the thread's next checkpoint."""
+        """Replace the list of a thread; of what a kill leaves out, the next checkpoint appends the messages it has."""
         if key := _list_key(thread):
             self._memory.delete(key)
             if rest := self._append_all_but_rest(key, items):
@@ -451,8 +461,15 @@ def _by_id(messages: Any) -> dict[str, BaseMessage]:
 
 
 def _id(message: BaseMessage, position: int) -> str:
+    if message.id:
+        return message.id
     text = f"{position} {message.type} {message.content}"
-    return message.id or blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
+    return blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
+
+
+def _listed_id(item: Any) -> str:
+    """The id of an item of a list; empty for one that is not an adapter's, as a program may have appended it."""
+    return str(item.get("id", "")) if isinstance(item, dict) else ""
 
 
 def _to_item(message: BaseMessage, message_id: str) -> dict[str, Any]:
