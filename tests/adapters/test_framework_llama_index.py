@@ -72,8 +72,11 @@ async def run_in_sqlite(steps) -> list:
 @settings(max_examples=25, deadline=None)
 def test_a_chat_store_behaves_as_the_one_in_sqlite(tmp_path_factory, steps):
     pytest.importorskip("aiosqlite")
-    # Without a status the order of messages that were added to both is that of time there, and by status here.
+    # There the order is always that in which messages were added. Here archived ones come first, in the order in which
+    # they were archived, which is another one only if some are added as archived while others are active.
     steps = [step for step in steps if step[:2] != ("get_messages", None)]
+    if any(step[0] == "archive_oldest_messages" for step in steps):
+        steps = [step for step in steps if step[0] != "add_messages" or step[2] is ACTIVE]
     memory = Memory("ns", path=tmp_path_factory.mktemp("s") / "db", durability="fast", strict=True)
     expected = asyncio.run(run_in_sqlite(steps))
     found = asyncio.run(run(ScrubjayChatStore(memory), steps))

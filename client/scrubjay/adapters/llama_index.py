@@ -55,7 +55,7 @@ class ScrubjayChatStore(AsyncDBChatStore):
         limit: int | None = None,
         offset: int | None = None,
     ) -> list[ChatMessage]:
-        """Return messages of a session, oldest first; without a status archived and active ones.
+        """Return messages of a session, oldest first; without a status those that were archived, then active ones.
 
         :raises Unavailable: if the server is unreachable: an empty history would look like a new conversation.
         """
