@@ -13,7 +13,7 @@ autogen = pytest.importorskip("autogen")
 from autogen import ConversableAgent, GroupChat, GroupChatManager, UserProxyAgent  # noqa: E402
 
 from adapters.models import CallsAndTexts, call_of, quiet, says, serving_model  # noqa: E402
-from scrubjay import Memory, PersistentAgent, PersistentGroupChat, persist  # noqa: E402
+from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist  # noqa: E402
 from scrubjay.adapters.autogen import _agent  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -450,6 +450,63 @@ class Clerk(PersistentAgent):
 
     def history(self):
         return "mine"
+
+
+class Cook(PersistentAgent):
+    """A subclass whose names are taken before it is persistent."""
+
+    def __init__(self, name, **options):
+        self.state = self.memory = {}
+        super().__init__(name, **options)
+
+
+class Grocer(PersistentAgent):
+    def __init__(self, name, **options):
+        super().__init__(name, **options)
+        if not self.state:
+            self.state = {"basket": []}
+
+
+def test_a_mapping_that_is_assigned_to_the_state_replaces_what_is_saved():
+    agent = quiet(Grocer, "grocer")
+    agent.state["basket"].append("pear")
+    talk(user(), agent, "one")
+    again = quiet(Grocer, "grocer")
+    assert again.state == {"basket": ["pear"]}
+    again.state = given = {"basket": ["pear"], "count": 1}
+    given["basket"].append("plum")
+    talk(user(), again, "two")
+    assert quiet(Grocer, "grocer").state == {"basket": ["pear", "plum"], "count": 1}
+    with pytest.raises(InvalidInput):
+        again.state = {"tool": print}
+    again.state = {"count": 2}
+    assert quiet(PersistentAgent, "grocer").state == {"count": 2}
+    again.state = again.state
+    assert again.state == {"count": 2}
+    group = PersistentGroupChat([again, user()], [])
+    group.state = {"topic": "birds"}
+    assert PersistentGroupChat([again, user()], []).state == {"topic": "birds"}
+
+
+def test_an_attribute_from_before_an_agent_is_persistent_stays_and_the_log_says_so(caplog):
+    agent = says(quiet(Cook, "cook"))
+    assert "Cook has attributes of its own with the names memory, state" in caplog.text
+    agent.state = agent.memory = {"soup": 1}
+    talk(user(), agent, "one")
+    assert (agent.state, agent._scrubjay.state) == ({"soup": 1}, {})
+    del agent.state
+    agent.state = {"soup": 2}
+    assert quiet(PersistentAgent, "cook").state == {"soup": 2}
+
+
+def test_what_is_no_mapping_is_no_state_and_the_log_says_so(caplog):
+    agent = quiet(PersistentAgent, "assistant")
+    agent.state["n"] = 1
+    with pytest.raises(AttributeError):
+        del agent.state
+    agent.state = "sleepy"
+    assert "names state; those of Scrubjay are in its attribute _scrubjay" in caplog.text
+    assert (agent.state, agent._scrubjay.state) == ("sleepy", {"n": 1})
 
 
 def test_a_subclass_may_use_our_names():

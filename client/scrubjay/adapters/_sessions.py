@@ -499,13 +499,30 @@ class State(MutableMapping[str, Any]):
                 self._saved[name] = fingerprint(value)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        check_key(self._session.key(self._beside + name))
-        encode(value)
+        self._check(name, value)
         self.hold({name: value})
         was_blind = self._is_blind
         if self._known().get(name) is value or not (was_blind and self.is_complete):
             with self._session.transaction() as t:
                 self._put(t, name, value)
+
+    def assign(self, values: Mapping[str, Any]) -> None:
+        """Have exactly these values, and save them.
+
+        :raises InvalidInput: if JSON cannot represent one of them; then nothing is changed.
+        """
+        new = dict(values)
+        for name, value in new.items():
+            self._check(name, value)
+        with self._session.transaction() as t:
+            self.replace(t, new)
+
+    def _check(self, name: Any, value: Any) -> None:
+        """Raise InvalidInput for what cannot be saved."""
+        if not isinstance(name, str):
+            raise InvalidInput(f"the names of state are text, not {repr_short(name)}")
+        check_key(self._session.key(self._beside + name))
+        encode(value)
 
     def _key(self, name: str) -> str:
         """The key of a value: beside the stored ones if there may be one of that name that is not known."""
@@ -582,7 +599,9 @@ class State(MutableMapping[str, Any]):
         for name, value in values.items():
             if name not in self._saved and name in known:
                 self._saved[name] = fingerprint(known[name])
-            if fingerprint(value) != self._saved.get(name):
+            if fingerprint(value) == self._saved.get(name):
+                known[name] = value
+            else:
                 self._put_or_log(t, name, value)
 
     def refresh(self) -> None:

@@ -28,6 +28,7 @@ from scrubjay.adapters.autogen._persistent import (
     is_manager,
     is_persistent,
     owns_record,
+    warn_of_own_attributes,
 )
 from scrubjay.conversations import DEFAULT, HISTORY, IDS, WITH
 from scrubjay.errors import InvalidInput
@@ -608,6 +609,7 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         super().__init__(name, *args, **kwargs)
         limits = {"max_messages": max_messages, "max_tokens": max_tokens}
         start_agent(self, memory, session, recall=recall, remember=remember, learn=learn, resume=resume, **limits)
+        warn_of_own_attributes(self)
 
     def _append_oai_message(self, *args: Any, **kwargs: Any) -> bool:
         args, kwargs = _with_recipient(args, kwargs)
