@@ -34,6 +34,11 @@ def test_a_namespace_can_be_made_of_any_names():
     assert [check_namespace(name) for name in odd] == odd
 
 
+def test_the_error_for_a_session_without_a_name_says_what_the_default_is(memory):
+    with pytest.raises(InvalidInput, match="not None; leave it out for 'default'"):
+        Session(memory, None)
+
+
 def test_names_of_any_length_make_keys():
     for name in ("名" * 200, "😀" * 130, "a:b%", "\ud800"):
         check_key(f"with:{quote_name(name)}:{quote_name(name)}")

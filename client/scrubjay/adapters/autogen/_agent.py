@@ -707,10 +707,10 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         return result
 
     def clear_history(self, recipient: Any = None, *args: Any, **kwargs: Any) -> None:
-        """Clear the agent's conversations with the recipient, or all, and erase them from the memory.
+        """Clear the agent's conversations with the recipient, or all: no model is sent them again, in any process.
 
-        `conversation_history` stays; `forget` erases that as well. AutoGen itself calls this, too. At the start of a
-        chat that does nothing; elsewhere it clears the messages in this process, and what is stored stays.
+        `conversation_history` and `history()` keep them until `forget`. AutoGen itself calls this, too. At the start of
+        a chat that does nothing; elsewhere it clears the messages in this process, and what is stored stays.
         """
         caller, manager = find_caller(sys._getframe(1))
         if caller is Caller.RESUME:
