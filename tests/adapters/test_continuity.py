@@ -535,6 +535,28 @@ def test_persist_leaves_attributes_of_the_user_and_says_so(caplog):
     assert len(persist(quiet(Poet, "poet")).chat_messages[user()]) == 2
 
 
+def test_the_manager_of_a_chat_that_is_persistent_already_may_be_persisted_as_well():
+    def managed(**options):
+        agents = [says(quiet(ConversableAgent, name)) for name in "AB"]
+        group = PersistentGroupChat(agents, [], max_round=2, speaker_selection_method="round_robin", **options)
+        return agents, group, GroupChatManager(groupchat=group, llm_config=False)
+
+    for message in ("one", "two"):
+        agents, group, manager = managed(memory="team", session="x")
+        assert persist(persist(manager), memory="team", session="x") is manager
+        assert manager.groupchat is group
+        talk(agents[0], manager, message, max_turns=None)
+    assert texts(group.messages) == ["one", "B 1", "two", "B 1"]
+    for options in ({"memory": "other", "session": "x"}, {"memory": "team"}, {"session": "y"}, {"max_messages": 3}):
+        with pytest.raises(InvalidInput, match=r"chat of \['A', 'B'\] is persistent already") as refused:
+            persist(manager, **options)
+        assert len(str(refused.value)) < 300
+    for already in (group, quiet(PersistentAgent, "assistant")):
+        with pytest.raises(InvalidInput, match="is persistent already") as refused:
+            persist(already)
+        assert len(str(refused.value)) < 300
+
+
 def test_an_exception_of_ours_does_not_break_a_chat(monkeypatch, caplog):
     agent, person = assistant(), user()
     monkeypatch.setattr(_agent.AgentPart, "save", lambda *_, **__: 1 / 0)
