@@ -287,13 +287,19 @@ def test_state_that_is_queued_is_known_and_may_be_replaced(outage, caplog):
         reader = State(Session(memory, "s"), "a")
         assert dict(reader) == {"basket": ["apple"]}
     reader["basket"] = ["fig"]
-    blind = State(Session(memory, "s"), "a")
+    blind, other = State(Session(memory, "s"), "a"), State(Session(memory, "s"), "a")
     blind["basket"].append("kiwi")
+    basket = other["basket"]
     with serving_again():
         memory.flush(60)
         blind.save()
-        memory.flush(60)
         assert dict(State(Session(memory, "s"), "a")) == {"basket": ["fig", "kiwi"]}
+        blind["basket"].pop()
+        blind.save()
+        assert other["basket"] is basket
+        basket.append("lime")
+        other.save()
+        assert dict(State(Session(memory, "s"), "a")) == {"basket": ["fig", "lime"]}
     assert "stay" not in caplog.text
 
 

@@ -464,9 +464,12 @@ class State(MutableMapping[str, Any]):
         known = self._queued or set()
         new = beside | {name: value for name, value in self._values.items() if name not in known}
         changed = {name: value for name, value in self._values.items() if name in known and self._is_changed(name)}
-        dropped = [name for name in new if name in stored and fingerprint(new[name]) != fingerprint(stored[name])]
-        self._values = stored | changed
+        own = self._values | new
+        equal = {name: own[name] for name in own.keys() & stored if fingerprint(own[name]) == fingerprint(stored[name])}
+        dropped = (new.keys() & stored) - equal.keys()
+        self._values = stored | equal | changed
         self._saved = {name: self._saved[name] for name in changed}
+        self._watch(equal)
         self.is_complete = True
         if new:
             with self._session.transaction() as t:
