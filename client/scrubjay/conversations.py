@@ -49,7 +49,10 @@ def session_prefix(session: Any) -> str:
     """What the keys of a session start with; those of the session "default" have no prefix."""
     quoted = quote_session(session) if isinstance(session, str) else ""
     if not 0 < len(quoted.encode()) <= MAX_SESSION_BYTES:
-        raise InvalidInput(f"session= is a name of 1 to {MAX_SESSION_BYTES} bytes, not {repr_short(session)}")
+        raise InvalidInput(
+            f"session= is a name of 1 to {MAX_SESSION_BYTES} bytes, not {repr_short(session)}; leave it out for"
+            f" {DEFAULT!r}"
+        )
     return "" if session == DEFAULT else f"{MARK}{quoted}:"
 
 

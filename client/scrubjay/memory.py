@@ -573,7 +573,8 @@ class Memory:
         """Return the conversations of the namespace, those with the latest messages first.
 
         A conversation is a list of messages: of an adapter, or one that you `append` messages to, such as
-        `{"role": "user", "content": "Hi"}`.
+        `{"role": "user", "content": "Hi"}`. A group chat whose members share its memory is one conversation, although
+        its messages are in two lists.
 
         :param session: only those of this session.
         """

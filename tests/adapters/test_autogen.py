@@ -389,6 +389,16 @@ def test_forgetting_reaches_every_agent_of_the_session_in_the_process():
     assert "secret" not in texts(assistant().chat_messages[user()])
 
 
+def test_a_group_chat_whose_members_share_its_memory_is_listed_once():
+    agents = [says(quiet(PersistentAgent, name, memory="team")) for name in "AB"]
+    group = PersistentGroupChat(agents, [], memory="team", max_round=2, speaker_selection_method="round_robin")
+    talk(agents[0], GroupChatManager(groupchat=group, llm_config=False), "go", max_turns=None)
+    (listed,) = Memory("team").conversations()
+    assert (listed.session, listed.messages, listed.participants) == ("default", 2, ("A", "B"))
+    talk(user(), agents[0], "hello")
+    assert [each.messages for each in Memory("team").conversations()] == [4, 2], "the lines have another end"
+
+
 def test_forgetting_leaves_what_the_user_has_stored():
     agent = assistant()
     agent.memory.update({"preferences": {"a": 1}, "notes": "mine", "messages_per_day": 3})

@@ -13,7 +13,7 @@ autogen = pytest.importorskip("autogen")
 from autogen import ConversableAgent, GroupChat, GroupChatManager, UserProxyAgent  # noqa: E402
 
 from adapters.models import CallsAndTexts, call_of, quiet, says, serving_model  # noqa: E402
-from scrubjay import Memory, PersistentAgent, PersistentGroupChat, persist  # noqa: E402
+from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist  # noqa: E402
 from scrubjay.adapters.autogen import _agent  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -452,6 +452,63 @@ class Clerk(PersistentAgent):
         return "mine"
 
 
+class Cook(PersistentAgent):
+    """A subclass whose names are taken before it is persistent."""
+
+    def __init__(self, name, **options):
+        self.state = self.memory = {}
+        super().__init__(name, **options)
+
+
+class Grocer(PersistentAgent):
+    def __init__(self, name, **options):
+        super().__init__(name, **options)
+        if not self.state:
+            self.state = {"basket": []}
+
+
+def test_a_mapping_that_is_assigned_to_the_state_replaces_what_is_saved():
+    agent = quiet(Grocer, "grocer")
+    agent.state["basket"].append("pear")
+    talk(user(), agent, "one")
+    again = quiet(Grocer, "grocer")
+    assert again.state == {"basket": ["pear"]}
+    again.state = given = {"basket": ["pear"], "count": 1}
+    given["basket"].append("plum")
+    talk(user(), again, "two")
+    assert quiet(Grocer, "grocer").state == {"basket": ["pear", "plum"], "count": 1}
+    with pytest.raises(InvalidInput):
+        again.state = {"tool": print}
+    again.state = {"count": 2}
+    assert quiet(PersistentAgent, "grocer").state == {"count": 2}
+    again.state = again.state
+    assert again.state == {"count": 2}
+    group = PersistentGroupChat([again, user()], [])
+    group.state = {"topic": "birds"}
+    assert PersistentGroupChat([again, user()], []).state == {"topic": "birds"}
+
+
+def test_an_attribute_from_before_an_agent_is_persistent_stays_and_the_log_says_so(caplog):
+    agent = says(quiet(Cook, "cook"))
+    assert "Cook has attributes of its own with the names memory, state" in caplog.text
+    agent.state = agent.memory = {"soup": 1}
+    talk(user(), agent, "one")
+    assert (agent.state, agent._scrubjay.state) == ({"soup": 1}, {})
+    del agent.state
+    agent.state = {"soup": 2}
+    assert quiet(PersistentAgent, "cook").state == {"soup": 2}
+
+
+def test_what_is_no_mapping_is_no_state_and_the_log_says_so(caplog):
+    agent = quiet(PersistentAgent, "assistant")
+    agent.state["n"] = 1
+    with pytest.raises(AttributeError):
+        del agent.state
+    agent.state = "sleepy"
+    assert "names state; those of Scrubjay are in its attribute _scrubjay" in caplog.text
+    assert (agent.state, agent._scrubjay.state) == ("sleepy", {"n": 1})
+
+
 def test_a_subclass_may_use_our_names():
     agent = says(quiet(Clerk, "clerk"))
     talk(user(), agent, "one")
@@ -476,6 +533,28 @@ def test_persist_leaves_attributes_of_the_user_and_says_so(caplog):
     assert "memory, state, forget" in caplog.text
     talk(user(), agent, "one")
     assert len(persist(quiet(Poet, "poet")).chat_messages[user()]) == 2
+
+
+def test_the_manager_of_a_chat_that_is_persistent_already_may_be_persisted_as_well():
+    def managed(**options):
+        agents = [says(quiet(ConversableAgent, name)) for name in "AB"]
+        group = PersistentGroupChat(agents, [], max_round=2, speaker_selection_method="round_robin", **options)
+        return agents, group, GroupChatManager(groupchat=group, llm_config=False)
+
+    for message in ("one", "two"):
+        agents, group, manager = managed(memory="team", session="x")
+        assert persist(persist(manager), memory="team", session="x") is manager
+        assert manager.groupchat is group
+        talk(agents[0], manager, message, max_turns=None)
+    assert texts(group.messages) == ["one", "B 1", "two", "B 1"]
+    for options in ({"memory": "other", "session": "x"}, {"memory": "team"}, {"session": "y"}, {"max_messages": 3}):
+        with pytest.raises(InvalidInput, match=r"chat of \['A', 'B'\] is persistent already") as refused:
+            persist(manager, **options)
+        assert len(str(refused.value)) < 300
+    for already in (group, quiet(PersistentAgent, "assistant")):
+        with pytest.raises(InvalidInput, match="is persistent already") as refused:
+            persist(already)
+        assert len(str(refused.value)) < 300
 
 
 def test_an_exception_of_ours_does_not_break_a_chat(monkeypatch, caplog):

@@ -195,7 +195,10 @@ def test_a_pattern_goes_on_in_another_process(script):
     assert printed == "['I am billing.', 'message 1', 'Which invoice?', 'message 2'] invoice 17"
 
 
-def test_context_variables_that_cannot_be_read_at_first_are_restored_later_and_never_overwritten(tmp_path):
+@pytest.mark.parametrize("is_read_by_a_later_process", [False, True])
+def test_context_variables_that_cannot_be_read_at_first_are_restored_later_and_never_overwritten(
+    tmp_path, caplog, is_read_by_a_later_process
+):
     with serving_model(call_of("transfer", {}), "Which invoice?") as model:
         with serving(tmp_path / "served.db", "--durability", "fast") as server:
             ask(desk(model, memory=Memory("desk", url=server.url)), "one")
@@ -203,13 +206,19 @@ def test_context_variables_that_cannot_be_read_at_first_are_restored_later_and_n
         ask(pattern, "two")
         assert pattern.context_variables.get("topic") == "none", "the server is gone"
         pattern.context_variables["seen"] = ["by hand"]
+        pattern.context_variables["new"] = 1
         ask(pattern, "three")
+        pattern.context_variables["new"] = 2
+        ask(pattern, "more")
         with serving(tmp_path / "served.db", "--durability", "fast", port=server.port):
             Memory("desk", url=server.url).flush(60)
-            expected = {"topic": "invoice 17", "seen": ["by hand"]}
-            assert desk(model, memory=Memory("desk", url=server.url)).context_variables.to_dict() == expected
+            expected = {"topic": "invoice 17", "seen": ["triage"], "new": 2}
+            if is_read_by_a_later_process:
+                assert desk(model, memory=Memory("desk", url=server.url)).context_variables.to_dict() == expected
             ask(pattern, "four")
             assert pattern.context_variables.to_dict() == expected
+            assert desk(model, memory=Memory("desk", url=server.url)).context_variables.to_dict() == expected
+    assert "'state:context%3A:seen' stay" in caplog.text
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness import serving
-from scrubjay import InvalidInput, Memory
+from scrubjay import InvalidInput, Memory, Unavailable
 from scrubjay.adapters import _records
 from scrubjay.adapters._records import Elsewhere, GroupMessages, SavedMessages
 from scrubjay.adapters._sessions import Session, State, join_names, namespace_of, quote_name
@@ -32,6 +32,11 @@ def test_a_namespace_can_be_made_of_any_names():
     odd = [namespace_of(name) for name in ("a/b", "a\nb", "a_b", "x" * 300, "y\ud800")]
     assert len(set(odd)) == 5
     assert [check_namespace(name) for name in odd] == odd
+
+
+def test_the_error_for_a_session_without_a_name_says_what_the_default_is(memory):
+    with pytest.raises(InvalidInput, match="not None; leave it out for 'default'"):
+        Session(memory, None)
 
 
 def test_names_of_any_length_make_keys():
@@ -221,7 +226,106 @@ def test_while_the_memory_cannot_be_read_a_session_has_what_is_queued_for_it(tmp
     assert dict(state) == {"seen": [1]}
     assert not state.is_complete
     assert SavedMessages(Session(later.memory, "other"), "with:a:b").rows == []
-    assert "WITHOUT their stored history" in caplog.text
+    assert "WITHOUT their stored history and state" in caplog.text
+
+
+@pytest.fixture
+def outage(tmp_path):
+    """A memory with a state whose server is stopped, and a function that starts it again."""
+    with serving(tmp_path / "served.db", "--durability", "fast") as server:
+        memory = Memory("agent", url=server.url, outbox=tmp_path / "outbox.db")
+        State(Session(memory, "s"), "a")["basket"] = ["apple"]
+        server.stop()
+        yield memory, lambda: serving(tmp_path / "served.db", "--durability", "fast", port=server.port)
+
+
+def test_state_that_could_not_be_read_is_never_replaced(outage, caplog):
+    memory, serving_again = outage
+    state = State(Session(memory, "s"), "a")
+    state.setdefault("basket", []).append("plum")
+    state["new"] = state["read"] = {"n": 1}
+    state.save()
+    state["new"]["n"] = 2
+    state.save()
+    later = State(Session(memory, "s"), "a")
+    assert dict(later) == {"basket": ["plum"], "new": {"n": 2}, "read": {"n": 2}}, "queued on this machine"
+    del later["read"]
+    assert "stay" not in caplog.text
+    with serving_again():
+        memory.flush(60)
+        expected = {"basket": ["apple"], "new": {"n": 2}}
+        assert dict(State(Session(memory, "s"), "a")) == expected
+        assert "'session:s:state:a:basket' stay" in caplog.text
+        assert dict(memory.items()) == {"session:s:state:a:basket": ["apple"], "session:s:state:a:new": {"n": 2}}
+
+
+def test_a_running_program_takes_over_state_when_it_can_be_read(outage, caplog):
+    memory, serving_again = outage
+    state = State(Session(memory, "s"), "a")
+    state["count"] = 1
+    state["open"] = opened = [1]
+    state["basket"] = basket = ["plum"]
+    with serving_again():
+        memory.flush(60)
+        basket.append("pear")
+        opened.append(2)
+        state.save()
+        assert "'session:s:state:a:basket' stay" in caplog.text
+        assert dict(state) == {"basket": ["apple"], "count": 1, "open": [1, 2]}
+        state["count"] += 1
+        state["basket"].append("pear")
+        opened.append(3)
+        state.save()
+        expected = {"basket": ["apple", "pear"], "count": 2, "open": [1, 2, 3]}
+        assert dict(state) == dict(State(Session(memory, "s"), "a")) == expected
+
+
+def test_state_that_is_queued_is_known_and_may_be_replaced(outage, caplog):
+    memory, serving_again = outage
+    with serving_again():
+        memory.flush(60)
+        reader = State(Session(memory, "s"), "a")
+        assert dict(reader) == {"basket": ["apple"]}
+    reader["basket"] = ["fig"]
+    blind, other = State(Session(memory, "s"), "a"), State(Session(memory, "s"), "a")
+    blind["basket"].append("kiwi")
+    basket = other["basket"]
+    with serving_again():
+        memory.flush(60)
+        blind.save()
+        assert dict(State(Session(memory, "s"), "a")) == {"basket": ["fig", "kiwi"]}
+        blind["basket"].pop()
+        blind.save()
+        assert other["basket"] is basket
+        basket.append("lime")
+        other.save()
+        assert dict(State(Session(memory, "s"), "a")) == {"basket": ["fig", "lime"]}
+    assert "stay" not in caplog.text
+
+
+def test_an_assignment_that_first_reads_the_state_leaves_what_is_stored(outage, caplog):
+    memory, serving_again = outage
+    state = State(Session(memory, "s"), "a")
+    count = len(state.get("basket", []))
+    with serving_again():
+        memory.flush(60)
+        state["basket"] = count + 1
+        assert (state["basket"], memory.get("session:s:state:a:basket")) == (["apple"], ["apple"])
+        assert "stay" in caplog.text
+        state["basket"] = "mine"
+        assert memory.get("session:s:state:a:basket") == "mine"
+        State(Session(memory, "s"), "a")["basket"] = "unread, but readable"
+        assert memory.get("session:s:state:a:basket") == "unread, but readable"
+
+
+def test_a_strict_memory_raises_when_state_cannot_be_read(outage):
+    memory, _ = outage
+    strict = Session(Memory("agent", url=memory.location, strict=True), "s")
+    with pytest.raises(Unavailable):
+        State(strict, "a").get("basket")
+    with pytest.raises(Unavailable):
+        State(strict, "a")["basket"] = []
+    assert strict.unsaved == 0
 
 
 @pytest.mark.parametrize("kind", [SavedMessages, GroupMessages])

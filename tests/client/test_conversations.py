@@ -327,6 +327,32 @@ def test_lists_beside_a_conversation_give_ids_times_and_speakers(memory):
     assert memory.conversation("default")[0].sender == "Ana"
 
 
+def test_a_group_chat_and_the_lines_of_its_members_are_one_conversation(memory):
+    def say(text, *lists, prefix=""):
+        with memory.transaction() as t:
+            id_ = new_id()
+            for key in lists:
+                line = {"role": "user", "content": text} if key == "messages" else {"sender": "Ana", "message": text}
+                t.append(f"{prefix}{key}", line)
+                t.append(f"{prefix}{key}:ids", id_)
+
+    def listed():
+        return {(each.key, each.messages) for each in memory.conversations()}
+
+    both = ("messages", "conversation_history")
+    say("one", *both)
+    say("one", *both, prefix="session:s:")
+    assert listed() == {("conversation_history", 1), ("session:s:conversation_history", 1)}
+    say("two", "messages")
+    assert listed() == {("messages", 2), ("conversation_history", 1), ("session:s:conversation_history", 1)}
+    say("three", *both)
+    assert listed() == {("messages", 3), ("session:s:conversation_history", 1)}, "a member has joined later"
+    memory.delete("messages:ids")
+    assert {key for key, _ in listed()} == {"messages", "conversation_history", "session:s:conversation_history"}
+    memory.delete("conversation_history")
+    assert said(memory.conversation("default")) == ["one", "two", "three"]
+
+
 def test_positions_stay_when_the_first_messages_are_taken_away(memory):
     ids = [new_id() for _ in range(4)]
     memory.append("history", *({"role": "user", "content": str(number)} for number in range(5)))

@@ -487,6 +487,37 @@ def test_an_agents_messages_can_wait_for_a_quota_too(tmp_path):
         assert memory.get("l") == [1, 2, 3]
 
 
+SAYS_WHY = """
+import logging, sys, time
+from scrubjay import Memory
+from scrubjay.memory import unattended_copy
+said = []
+handler = logging.Handler()
+handler.emit = lambda record: said.append(record.getMessage())
+logging.getLogger("scrubjay").addHandler(handler)
+with unattended_copy(Memory("ns", url=sys.argv[1])) as memory:
+    memory.append("l", 1)
+    end = time.monotonic() + 60
+    while not said and time.monotonic() < end:
+        time.sleep(0.01)
+    memory.append("l", 2)
+print(len(said), *said)
+"""
+
+
+def test_each_process_says_once_that_its_writes_are_queued_behind_a_quota(tmp_path):
+    with serving(tmp_path / "db", "--writes-per-day", "1") as server, Memory("ns", url=server.url) as memory:
+        memory.set("k", 1)
+        for _ in range(2):
+            command = [sys.executable, "-c", SAYS_WHY, server.url]
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=True, timeout=120, env=clean_environment()
+            )
+            assert done.stdout.startswith("1 ")
+            assert "write a day" in done.stdout
+            assert "Writes are queued in" in done.stdout
+
+
 def test_what_can_never_succeed_is_set_aside_and_said(between, server, remote, caplog, capsys):
     remote.set("text", "no list")
     between.mode = "refuse"

@@ -157,7 +157,7 @@ def _safe(text: str) -> str:
 def add_commands(command: Commands) -> None:
     reader = command(
         "chat", chat, "print a conversation, and with --follow what is said from now on", "namespace",
-        example="scrubjay chat autogen-support --follow",
+        example="scrubjay chat my-assistant --follow",
     )  # fmt: skip
     reader.add_argument("--session", help="the session; without it, the conversation with the latest message")
     reader.add_argument("-n", type=checked(parse_count), default=100, help="how many messages at most (default 100)")
@@ -169,11 +169,11 @@ def add_commands(command: Commands) -> None:
         sessions,
         "list the sessions that have a conversation",
         "namespace",
-        example="scrubjay sessions autogen-support",
+        example="scrubjay sessions my-assistant",
     )
     eraser = command(
         "forget-session", forget_session, "erase a session, its notes included", "namespace",
-        example="scrubjay forget-session autogen-support user-42",
+        example="scrubjay forget-session my-assistant user-42",
     )  # fmt: skip
     eraser.add_argument("session", metavar="SESSION", help="the name, as `scrubjay sessions` prints it")
     eraser.add_argument("--yes", action="store_true", help="do not ask")

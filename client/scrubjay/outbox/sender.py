@@ -81,6 +81,8 @@ class Sender(ForkSafe):
         self._sending = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pauses: dict[str | None, Pause] = {}  # by namespace; None is the target itself
+        self._has_queued = self._has_warned = False
+        """Whether this process has queued a write that may be unsent, and whether it has logged why."""
         self._unrecorded: dict[int, Callable[[], None]] = {}
         """Writes that the target has answered, by id, and the change of the file that failed: the disk may be full.
 
@@ -131,11 +133,12 @@ class Sender(ForkSafe):
                 self._file.add(command, idempotency_key or str(new_key()), str(cause), is_sent=is_sent)
             except QueueUnavailable as failure:
                 raise Unavailable(f"{cause}. It could not be queued either: {failure}") from cause
-            if not self.unsent:
-                log.warning("%s. Writes are queued in %s and sent later: %s", cause, self.path, self.ways_out)
             self.unsent.add(command.namespace)
+            self._has_queued = True
             if error is not None:
                 self._pause(command.namespace, error)
+            if self._pause_of(command.namespace):
+                self._warn(cause)
             self._start()
 
     def queued(self, namespace: str) -> list[QueuedWrite]:
@@ -199,8 +202,17 @@ class Sender(ForkSafe):
 
     def cause(self, namespace: str | None) -> ScrubjayError:
         """Why the writes of a namespace are not sent, as an error of its own for each caller that raises it."""
-        pause = self._pauses.get(None) or self._pauses.get(namespace)
+        pause = self._pause_of(namespace)
         return copy(pause.error) if pause else Unavailable(f"{self.location} has not accepted earlier writes yet")
+
+    def _pause_of(self, namespace: str | None) -> Pause | None:
+        return self._pauses.get(None) or self._pauses.get(namespace)
+
+    def _warn(self, cause: ScrubjayError) -> None:
+        """Log once that writes of this process are queued because sending has failed."""
+        if self._has_queued and not self._has_warned:
+            self._has_warned = True
+            log.warning("%s. Writes are queued in %s and sent later: %s", cause, self.path, self.ways_out)
 
     # ------------------------------------------------------------ sending now
 
@@ -317,6 +329,7 @@ class Sender(ForkSafe):
         except _TEMPORARY as error:
             with self._changed:
                 self._pause(namespace, error)
+                self._warn(error)
                 self._changed.notify_all()
             with contextlib.suppress(QueueUnavailable):  # the reason in the file stays an older one
                 self._file.set_reason(write.id, str(error))
@@ -379,6 +392,7 @@ class Sender(ForkSafe):
             self._pauses.pop(namespace, None)
             if not self.unsent:
                 self._pauses.clear()
+                self._has_queued = self._has_warned = False
                 self._close_file()
                 log.info("%s: all queued writes are sent", self.location)
             self._changed.notify_all()

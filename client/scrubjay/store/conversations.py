@@ -42,6 +42,8 @@ PREVIEW_CHARS = 200
 SEARCH_ROWS = 500
 """Messages that a search reads at a time, so that a long conversation is never in memory at once."""
 
+_OTHER_LIST = {HISTORY: MESSAGES, MESSAGES: HISTORY}
+"""The lists of a session that may have the same messages: those of a group chat, and the lines of its members."""
 _END = 2**62
 """A position after every message."""
 
@@ -88,7 +90,8 @@ def list_conversations(
             cursor = Cursor(updated_at, key)
             if may_be_conversation(key) and session in (None, split_key(key)[0]):
                 conversation = yield from _summarize(context, namespace, cursor)
-                found += [conversation] if conversation else []
+                if conversation and not (yield from _is_in_other_list(context, namespace, key)):
+                    found.append(conversation)
         if len(rows) < LISTS_PER_QUERY:
             return found, ""
 
@@ -261,6 +264,29 @@ def _summarize(context: Context, namespace: str, at: Cursor) -> Statements[Conve
         participants=tuple(dict.fromkeys(sender for _, sender in sorted(speakers))),  # users first, and always alike
         preview=next((text for text in reversed(texts) if text), "")[:PREVIEW_CHARS],
     )
+
+
+def _is_in_other_list(context: Context, namespace: str, key: str) -> Statements[bool]:
+    """Whether the messages of a group chat are also lines of its members, or these are the messages of the chat.
+
+    The list that has fewer is left out; of two that have as many, the messages of the chat.
+    """
+    name = split_key(key)[1]
+    other = _OTHER_LIST.get(name)
+    other_key = f"{key.removesuffix(name)}{other}"
+    opened = (yield from _open_any(context, namespace, other_key)) if other else None
+    own = (yield from _open_any(context, namespace, key)) if opened else None
+    if not other or not opened or not own or (opened.length, other == HISTORY) < (own.length, name == HISTORY):
+        return False
+    last = yield from _last_id(context, namespace, key)
+    return last is not None and last == (yield from _last_id(context, namespace, other_key))
+
+
+def _last_id(context: Context, namespace: str, key: str) -> Statements[str | None]:
+    """The id of the last item of a list, as JSON text; None if the list has no ids beside it."""
+    ids = yield from _open_any(context, namespace, key + IDS)
+    rows = (yield from _read_rows(context, ids, -1, _END, 1)) if ids else []
+    return rows[0][1] if rows else None
 
 
 def _open_any(context: Context, namespace: str, key: str) -> Statements[_List | None]:

@@ -28,6 +28,7 @@ from scrubjay.adapters.autogen._persistent import (
     is_manager,
     is_persistent,
     owns_record,
+    warn_of_own_attributes,
 )
 from scrubjay.conversations import DEFAULT, HISTORY, IDS, WITH
 from scrubjay.errors import InvalidInput
@@ -608,6 +609,7 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         super().__init__(name, *args, **kwargs)
         limits = {"max_messages": max_messages, "max_tokens": max_tokens}
         start_agent(self, memory, session, recall=recall, remember=remember, learn=learn, resume=resume, **limits)
+        warn_of_own_attributes(self)
 
     def _append_oai_message(self, *args: Any, **kwargs: Any) -> bool:
         args, kwargs = _with_recipient(args, kwargs)
@@ -705,10 +707,10 @@ class PersistentAgent(ConversableAgent, PersistentMixin):
         return result
 
     def clear_history(self, recipient: Any = None, *args: Any, **kwargs: Any) -> None:
-        """Clear the agent's conversations with the recipient, or all, and erase them from the memory.
+        """Clear the agent's conversations with the recipient, or all: no model is sent them again, in any process.
 
-        `conversation_history` stays; `forget` erases that as well. AutoGen itself calls this, too. At the start of a
-        chat that does nothing; elsewhere it clears the messages in this process, and what is stored stays.
+        `conversation_history` and `history()` keep them until `forget`. AutoGen itself calls this, too. At the start of
+        a chat that does nothing; elsewhere it clears the messages in this process, and what is stored stays.
         """
         caller, manager = find_caller(sys._getframe(1))
         if caller is Caller.RESUME:

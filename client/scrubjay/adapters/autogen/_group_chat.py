@@ -29,6 +29,7 @@ from scrubjay.adapters.autogen._persistent import (
     add_signature,
     is_persistent,
     owns_record,
+    warn_of_own_attributes,
 )
 from scrubjay.conversations import DEFAULT, MESSAGES, WITH
 from scrubjay.errors import InvalidInput, repr_short
@@ -310,6 +311,7 @@ class PersistentGroupChat(GroupChat, PersistentMixin):
     ) -> None:
         super().__init__(agents, [] if messages is None else messages, *args, **kwargs)
         start_group_chat(self, memory, session, max_messages=max_messages, max_tokens=max_tokens)
+        warn_of_own_attributes(self)
 
     @property
     def speaker_history(self) -> list[str]:

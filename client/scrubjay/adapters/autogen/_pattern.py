@@ -60,14 +60,16 @@ class PatternPart(SessionPart):
     def restore(self, pattern: Any) -> None:
         """Give the pattern the stored context variables; once, because they are live from then on.
 
-        If they can be read only later, those that the program has changed meanwhile stay.
+        If they can be read only later, those that the program has assigned meanwhile stay where none is stored.
         """
         if not self._is_restored:
             changed = self._changed(pattern)
-            stored = {name: value for name, value in self._variables.items() if name not in changed}
-            pattern.context_variables.update(stored)
-            self._unchanged |= {name: fingerprint(value) for name, value in stored.items()}
+            self._variables.hold(changed)
+            known = self._variables.copy()
             self._is_restored = self._variables.is_complete
+            given = {name: value for name, value in known.items() if self._is_restored or name not in changed}
+            pattern.context_variables.update(given)
+            self._unchanged |= {name: fingerprint(value) for name, value in given.items()}
 
     def _changed(self, pattern: Any) -> dict[str, Any]:
         """The context variables that the program has changed since they were restored or the pattern was made."""
@@ -83,8 +85,10 @@ class PatternPart(SessionPart):
 
     def refresh(self, owner: Any) -> int:
         """The next chat reads the messages anyway; the context variables are read again now."""
-        self._variables.reset()
-        owner.context_variables.update(dict(self._variables))
+        self.restore(owner)
+        self._variables.refresh()
+        if self._is_restored:
+            owner.context_variables.update(self._variables.copy())
         return 0
 
     def attach_chat(self, pattern: Any, manager: Any) -> None:
@@ -128,10 +132,10 @@ class PatternPart(SessionPart):
 
     def _save(self, t: Writes, pattern: Any, manager: Any) -> None:
         self.restore(pattern)
-        variables = pattern.context_variables.data
-        if not self._is_restored:  # those that are stored stay, but for what the program has changed
-            variables = {**self._variables, **self._changed(pattern)}
-        self._variables.replace(t, variables)
+        if self._is_restored:
+            self._variables.replace(t, pattern.context_variables.data)
+        else:
+            self._variables.add_changes(t)
         self._handed_to.replace(t, {_NEXT: name} if (name := _handed_to(manager)) else {})
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack, overload
 
 from autogen import ConversableAgent, GroupChat, GroupChatManager, register_function
 
-from scrubjay.adapters._sessions import open_memory
+from scrubjay.adapters._sessions import Session, open_memory
 from scrubjay.adapters._tools import memory_tools
 from scrubjay.adapters.autogen._agent import PersistentAgent, start_agent
 from scrubjay.adapters.autogen._group_chat import PersistentGroupChat, attach_manager, start_group_chat
@@ -15,7 +15,7 @@ from scrubjay.adapters.autogen._pattern import Pattern, PersistentPattern, start
 from scrubjay.adapters.autogen._persistent import change_class, is_persistent
 from scrubjay.adapters.autogen._swarm import PersistentSwarm, is_swarm_function, persist_swarm
 from scrubjay.conversations import DEFAULT
-from scrubjay.errors import InvalidInput
+from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.memory import Memory
 
 
@@ -67,9 +67,9 @@ def persist(
     An attribute of the object that has the name of one of ours (`memory`, `state`, `history`, …) stays, and a warning
     says where ours is.
     """
-    if is_persistent(thing):
-        raise InvalidInput(f"{thing!r} is persistent already; give memory= and session= where it is made")
     options: dict[str, Any] = {"max_messages": max_messages, "max_tokens": max_tokens}
+    if is_persistent(thing):
+        raise _already(thing)
     notes = {"recall": recall, "remember": remember, "learn": learn}
     kind, start = _kind_of(thing)
     if kind is PersistentAgent and not isinstance(thing, GroupChatManager):
@@ -82,11 +82,32 @@ def persist(
     if kind is PersistentSwarm:
         return persist_swarm(thing, memory, session, options)
     if isinstance(thing, GroupChatManager):
-        group: Any = persist(thing.groupchat, memory=memory, session=session, **options)
+        group: Any = thing.groupchat
+        if not is_persistent(group):
+            persist(group, memory=memory, session=session, **options)
+        elif not _is_same(group, memory, session, options):
+            raise _already(group)
         attach_manager(thing, group)
         thing._last_speaker = group.last_speaker
         return thing
     return change_class(thing, kind, start, memory, session, options)
+
+
+def _is_same(group: Any, memory: Memory | str | None, session: str, options: dict[str, Any]) -> bool:
+    """Whether a persistent group chat is what persist would make with these arguments, if there are any."""
+    if (memory, session, *options.values()) == (None, DEFAULT, None, None):
+        return True
+    given = Session(open_memory(memory or group.memory, ""), session)
+    return given.is_same_as(group._scrubjay.session) and not any(options.values())
+
+
+def _already(thing: Any) -> InvalidInput:
+    part = thing._scrubjay
+    name = f"chat of {repr_short(part.members)}" if isinstance(thing, GroupChat) else getattr(thing, "name", "")
+    return InvalidInput(
+        f"the {type(thing).__name__} {name} is persistent already, with the session {part.session.name!r} of"
+        f" {part.memory!r}; give memory=, session= and limits where it is made"
+    )
 
 
 def _kind_of(thing: Any) -> tuple[type, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
@@ -33,6 +33,29 @@ class Part:
         return self if owner is None else getattr(owner._scrubjay, self._name)
 
 
+class StatePart(Part):
+    """The state, whose values an assigned mapping replaces. Anything else is an attribute of the user's own."""
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        own = {} if owner is None else vars(owner)
+        return own[self._name] if self._name in own else super().__get__(owner, kind)
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        own = vars(owner)
+        if isinstance(value, Mapping) and "_scrubjay" in own and self._name not in own:
+            owner._scrubjay.state.assign(value)
+            return
+        is_new = "_scrubjay" in own and self._name not in own
+        own[self._name] = value
+        if is_new:
+            warn_of_own_attributes(owner)
+
+    def __delete__(self, owner: Any) -> None:
+        if self._name not in vars(owner):
+            raise AttributeError(f"{self._name} cannot be deleted; {self._name}.clear() deletes its values")
+        del vars(owner)[self._name]
+
+
 class PersistentMixin:
     """A session of a memory. All that it needs is in `_scrubjay`; the other names are for the user.
 
@@ -44,7 +67,7 @@ class PersistentMixin:
 
     memory: Memory = Part("memory", "The Memory that the messages are saved in.")  # type: ignore[assignment]
     session: str = Part("session_name", "The name of the session.")  # type: ignore[assignment]
-    state: State = Part("state", str(State.__doc__))  # type: ignore[assignment]
+    state: State = StatePart("state", str(State.__doc__))  # type: ignore[assignment]
     unsaved: int = Part("unsaved", "How many writes are queued; 0 is the normal state.")  # type: ignore[assignment]
 
     def history(self) -> list[dict[str, Any]]:
@@ -196,8 +219,16 @@ def _persistent_class(own: Any, kind: type) -> type:
 
 
 def warn_of_hidden_names(thing: Any) -> None:
-    """Log which of the user's attributes hide ours."""
-    hidden = [name for name in PersistentMixin.PUBLIC if _is_own(thing, name)]
+    """Log which attributes of an object and of its class hide ours."""
+    _warn_of(thing, [name for name in PersistentMixin.PUBLIC if _is_own(thing, name)])
+
+
+def warn_of_own_attributes(thing: Any) -> None:
+    """Log which attributes of an object hide ours. What a subclass of ours defines is meant to."""
+    _warn_of(thing, [name for name in PersistentMixin.PUBLIC if name in vars(thing)])
+
+
+def _warn_of(thing: Any, hidden: list[str]) -> None:
     if hidden:
         log.warning(
             "%s has attributes of its own with the names %s; those of Scrubjay are in its attribute _scrubjay",
