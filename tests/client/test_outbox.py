@@ -120,6 +120,11 @@ def between(server):
         proxy.shutdown()
 
 
+def between_attempts(memory):
+    """A lock under which nothing is sent: an attempt that had begun is over, and the next reads the queue again."""
+    return memory._executor._sender._sending
+
+
 @pytest.fixture
 def remote(between):
     """A memory behind the proxy."""
@@ -655,7 +660,7 @@ def test_who_goes_on_sending_takes_no_notice_of_what_was_dropped(between, server
     for number in range(3):
         remote.append("l", number)
     assert main(["pending", "--drop", "--url", between.url, "--yes"]) == 0
-    with remote._executor._sender._sending:  # an attempt that has begun before is over, and has failed
+    with between_attempts(remote):
         between.mode = "pass"
     remote.flush()
     assert remote.append("l", "new") == 1
@@ -669,7 +674,7 @@ def test_a_write_that_may_have_happened_is_not_sent_again_after_the_server_forgo
     with closing(sqlite3.connect(server.path)) as file:
         file.execute("DELETE FROM idempotency_keys WHERE namespace = ?", (remote.namespace,))
         file.commit()
-    with closing(sqlite3.connect(memory_settings().outbox)) as file:
+    with between_attempts(remote), closing(sqlite3.connect(memory_settings().outbox)) as file:
         changed = file.execute(f"UPDATE writes SET first_sent_at = first_sent_at - {8 * DAY * 1000} RETURNING id")
         assert len(changed.fetchall()) == 1
         file.commit()
