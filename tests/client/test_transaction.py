@@ -20,6 +20,7 @@ from scrubjay.commands import VERBS, Command
 from scrubjay.errors import from_response
 from scrubjay.http import HttpExecutor
 from scrubjay.operations import operation_for
+from scrubjay.store.items import SLOW_CHARS
 from scrubjay.store.operation import LONG_WRITE, WRITE
 from scrubjay.store.transaction import SLOW_PARTS
 from scrubjay.transaction import Transaction
@@ -284,6 +285,18 @@ def test_a_transaction_of_many_writes_does_not_run_on_the_event_loop_of_a_server
         return operation_for(transaction_call("ns", commands_of("ns", writes, "commands"))).mode
 
     assert (mode_of(SLOW_PARTS), mode_of(SLOW_PARTS + 1)) == (WRITE, LONG_WRITE)
+
+
+def test_a_transaction_of_long_values_does_not_run_on_the_event_loop_of_a_server():
+    def mode_of(*writes):
+        return operation_for(transaction_call("ns", commands_of("ns", list(writes), "commands"))).mode
+
+    long = "x" * (SLOW_CHARS // 3)
+    sets, append = [{"verb": "set", "key": f"{n}", "value": long} for n in range(2)], {"verb": "append", "key": "l"}
+    assert mode_of(*sets) is WRITE
+    assert mode_of(*sets, {**append, "items": ["short"]}) is WRITE
+    assert mode_of(*sets, {**append, "items": [long]}) is LONG_WRITE
+    assert mode_of(*sets, {"verb": "merge", "key": "m", "fields": {"k": long}}) is LONG_WRITE
 
 
 def test_a_repeated_transaction_stores_no_popped_items(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from enum import Enum
 from functools import wraps
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -163,6 +163,11 @@ class Operation(Generic[T]):
         return second if isinstance(second, str) else ""
 
     @property
+    def characters(self) -> int:
+        """The length of the texts in its arguments."""
+        return _count_characters(self._arguments)
+
+    @property
     def content(self) -> Any:
         """What two calls under one idempotency key must have in common: the key and the value.
 
@@ -174,6 +179,13 @@ class Operation(Generic[T]):
 
     def start(self, context: Context) -> Statements[T]:
         return self._statements(context, *self._arguments)
+
+
+def _count_characters(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return sum(map(_count_characters, parts))
 
 
 def operation(

@@ -7,6 +7,7 @@ from typing import Any
 
 from scrubjay.exact_json import decode
 from scrubjay.models import Note
+from scrubjay.store.items import SLOW_CHARS
 from scrubjay.store.operation import ERASE, LONG_WRITE, READ, WRITE, Context, Operation, Replay, Statements, operation
 from scrubjay.store.usage import NamespaceUsage
 
@@ -23,7 +24,7 @@ def run_all(namespace: str, parts: Parts) -> Operation[tuple[list[Any], Namespac
     count as one write of the daily quota, if one of them counts at all.
     """
     modes = {part.mode for part in parts}
-    is_short = modes <= {WRITE} and len(parts) <= SLOW_PARTS
+    is_short = modes <= {WRITE} and len(parts) <= SLOW_PARTS and sum(part.characters for part in parts) <= SLOW_CHARS
     mode = ERASE if ERASE in modes else WRITE if is_short else LONG_WRITE
     return Operation("transaction", mode, _run_all, (namespace, parts), _REPLAY)
 
