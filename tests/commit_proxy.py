@@ -49,13 +49,16 @@ class CommitProxy:
 
     def _forward_until_commit(self, client, server, is_cut, is_done) -> None:
         with contextlib.suppress(OSError), client, server:
-            while data := client.recv(65536):
-                if b"COMMIT" in data and self.cuts:
-                    is_cut.set()
-                    if self.cuts.pop(0):
-                        server.sendall(data + SYNC)
-                        is_done.wait(60)
-                    return
-                server.sendall(data)
+            try:
+                while data := client.recv(65536):
+                    if b"COMMIT" in data and self.cuts:
+                        is_cut.set()
+                        if self.cuts.pop(0):
+                            server.sendall(data + SYNC)
+                            is_done.wait(60)
+                        return
+                    server.sendall(data)
+            except ConnectionResetError:  # a client that was killed
+                pass
             # The other thread still reads from it, so closing it would not tell PostgreSQL that the client is gone.
             server.shutdown(socket.SHUT_RDWR)
