@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import http.server
 import itertools
@@ -31,6 +32,7 @@ from harness import DAY, Server, clean_environment, eventually, free_port, fresh
 from scrubjay import AsyncMemory, Conflict, Forbidden, InvalidInput, Memory, QuotaExceeded, Unauthenticated, Unavailable
 from scrubjay.cli import main
 from scrubjay.commands import SET
+from scrubjay.http import HttpExecutor
 from scrubjay.memory import unattended_copy
 from scrubjay.outbox import queue
 from scrubjay.outbox import sender as sender_module
@@ -568,6 +570,25 @@ def test_what_waits_for_an_erased_namespace_is_erased_as_well(tmp_path, capsys):
         memory.close()
     left = b"".join(part.read_bytes() for part in Path(memory_settings().outbox).parent.glob("outbox*"))
     assert full.namespace.encode() not in left
+    server.stop()
+
+
+def test_what_waits_for_a_quota_is_not_sent_to_the_namespace_that_is_being_erased(tmp_path, monkeypatch):
+    server, full, free = blocked(Server(tmp_path / "db", *FREE), tmp_path)
+    erase = HttpExecutor.erase
+
+    def erase_slowly(*arguments):
+        erased = erase(*arguments)
+        with contextlib.suppress(Unavailable):
+            full.flush()  # which the quota of the erased namespace does not hold up any more
+        return erased
+
+    monkeypatch.setattr(HttpExecutor, "erase", erase_slowly)
+    assert main(["erase", full.namespace, "--yes", "--url", server.url]) == 0
+    with direct(server, full) as stored:
+        assert stored.keys() == []
+    for memory in (full, free):
+        memory.close()
     server.stop()
 
 

@@ -341,20 +341,21 @@ def _erase_in(store: engine.Store, namespace: str) -> erasure.Erasure:
 
 
 def _erase_at(settings: Settings, namespace: str) -> list[erasure.Erasure]:
-    """Erase on a server and in the queue of this machine; a write that was sent meanwhile is erased again.
+    """Erase on a server and in the queue of this machine.
 
-    Queued writes are erased even if the server cannot be reached, or the URL is not a Scrubjay server.
+    First in the queue: an erased namespace has its quota again, and queued writes would be sent to it. One that was
+    sent meanwhile is erased again. What is queued is erased even if the server cannot be reached, or is not Scrubjay's.
     """
     with _server(settings) as server:
+        dropped = _drop_queued(server.location, namespace)
         try:
             erasures = [server.erase(namespace, _read_erasure)]
         except Unavailable as error:
-            dropped = _drop_queued(server.location, namespace)
             raise Unavailable(
                 f"{error}. {namespace!r} on the server is not erased: run this again when it answers"
                 f" ({pluralize(dropped, 'queued write')} on this machine erased)"
             ) from error
-        if _drop_queued(server.location, namespace):
+        if _drop_queued(server.location, namespace) or dropped:
             erasures.append(server.erase(namespace, _read_erasure))
     return erasures
 
