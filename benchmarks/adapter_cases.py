@@ -38,7 +38,7 @@ class Calls(NamedTuple):
     last: Callable[[], Any] | None
     """Read the last 20; None if the framework always reads all of them."""
     start: Callable[[], Any]
-    """Open it anew, and read what the framework reads before the first turn."""
+    """Open it again, and read what the framework reads before the first turn."""
 
 
 class Place:
@@ -69,7 +69,7 @@ def text() -> str:
 
 
 def same(make: Callable[[], Any], *, only_if: bool) -> Callable[[], Any]:
-    """The same object again: a list in memory cannot be opened anew."""
+    """The same object again: a list in memory cannot be opened again."""
     made = make()
     return make if only_if else lambda: made
 
