@@ -440,9 +440,7 @@ async def search_values(
 ) -> Response:
     """The values and the items of lists that match a query best, best first."""
     operation = search.search(namespace, body.query, body.prefix, body.limit)
-    found = await caller.resources.store.run_in_thread(
-        lambda store: store.run(operation)
-    )  # it counts words for a second
+    found = await caller.resources.store.run_in_thread(lambda store: store.run(operation))  # it may count for a second
     return JsonResponse({"matches": [match._asdict() for match in found]})
 
 
@@ -848,13 +846,7 @@ async def _lifespan(app: Service) -> AsyncIterator[None]:
     workers = max(settings.workers, 1)  # each process gets its share of a limit
     async with open_async(file) as store:
         keys = open_key_cache(store)
-        authenticator = Authenticator(
-            keys,
-            SignIns(store),
-            settings,
-            workers,
-            share_of_connections(REQUEST_SHARE),
-        )
+        authenticator = Authenticator(keys, SignIns(store), settings, workers, share_of_connections(REQUEST_SHARE))
         app.resources = Resources(
             settings,
             store,
