@@ -159,7 +159,8 @@ def run_upstream(python: Path, suite: Suite, folder: Path, options: list[str]) -
 
 def run_own(python: Path, files: list[str], options: list[str]) -> list[str]:
     """Run the short tests of adapters; their name if they fail."""
-    own = [python, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider", *options, *files]
+    in_parallel = ["-n", "auto", "--dist", "loadfile"]  # a file is one framework, which takes seconds to import
+    own = [python, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider", *in_parallel, *options, *files]
     failed = subprocess.run(own, cwd=ROOT, env={**os.environ, **QUIET}, check=False).returncode
     return [f"the adapters' own tests in {python.parents[1].name}"] if failed else []
 
