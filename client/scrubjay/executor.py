@@ -16,6 +16,8 @@ class Executor:
     is_closed = False
     results_can_be_lost = False
     """Whether a write that raised Unavailable may have happened; then each write carries an idempotency key."""
+    timeout: float
+    """Seconds after which a call that gets no answer raises Unavailable."""
 
     def run(self, command: Command, idempotency_key: str | None = None) -> Any:
         """Run a command and return its result.

@@ -53,6 +53,7 @@ class FencedExecutor(Executor):
     def __init__(self, inner: Executor) -> None:
         self._inner = inner
         self.location = inner.location
+        self.timeout = inner.timeout
 
     def run(self, command: Command, idempotency_key: str | None = None) -> Any:
         if not command.verb.writes or not command.namespace:

@@ -57,7 +57,7 @@ class HttpExecutor(Executor):
         if settings.api_key:
             # Not Authorization, which carries the credentials in the URL: they may be meant for a proxy.
             self._headers["X-API-Key"] = check_header("api_key", settings.api_key)
-        self._timeout = settings.timeout
+        self.timeout = settings.timeout
         self._transport = transport or open_transport(url, settings.timeout)
 
     def run(self, command: Command, idempotency_key: str | None = None) -> Any:
@@ -168,7 +168,7 @@ class HttpExecutor(Executor):
     def _with_short_wait(self, command: Command) -> Command:
         """A response that comes after the timeout is lost, so the server may wait half of it for changes."""
         *rest, wait = command.arguments
-        return command._replace(arguments=(*rest, f"{min(wait, self._timeout / 2):g}"))
+        return command._replace(arguments=(*rest, f"{min(wait, self.timeout / 2):g}"))
 
     def _send(self, method: str, path: str, body: str, headers: Mapping[str, str] | None) -> Response:
         sent = {**self._headers, **headers} if headers else self._headers

@@ -35,6 +35,7 @@ class LocalExecutor(Executor):
 
     def __init__(self, settings: Settings, busy_seconds: float = BUSY_SECONDS) -> None:
         self._store = _stores.borrow(settings, busy_seconds)
+        self.timeout = busy_seconds
         self.location = location_of(self._store)
         self._index = _stores.index_of(self._store, settings.embedder)
         # Programs of three lines never call close(): garbage collection and exit do it too.

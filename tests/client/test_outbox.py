@@ -55,7 +55,7 @@ def _quick(monkeypatch):
 class Between(http.server.ThreadingHTTPServer):
     """Stands before a server and does to each request what `mode` says.
 
-    pass: hand it on. lose: hand it on and swallow the answer. refuse: hang up. A number: answer that.
+    pass: hand it on. lose: hand it on and swallow the answer. refuse: hang up. hang: be silent. A number: answer that.
     """
 
     daemon_threads = True
@@ -66,6 +66,7 @@ class Between(http.server.ThreadingHTTPServer):
         self.mode: str | int = "pass"
         self.then: str | int | None = None
         self.requests: list[str] = []
+        self.ended = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -85,7 +86,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.requests.append(f"{self.command} {self.path}")
         mode = self.server.next_mode()
-        if mode == "refuse":
+        if mode == "hang":
+            self.server.ended.wait(120)
+        if mode in ("refuse", "hang"):
             self.close_connection = True
             return
         if isinstance(mode, int):
@@ -119,6 +122,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def between(server):
     with Between(server.port) as proxy:
         yield proxy
+        proxy.ended.set()
         proxy.shutdown()
 
 
@@ -612,6 +616,28 @@ def test_what_waits_is_erased_even_if_the_server_cannot_be_reached(between, ther
     assert b"a secret of erased" not in left
 
 
+def test_an_erasure_that_the_server_refuses_erases_nothing_that_is_queued(tmp_path, capsys, monkeypatch):
+    with serving(tmp_path / "db", *FREE) as server, closing(SqliteStore(tmp_path / "db")) as store:
+        key, admin = (
+            store.run(api_keys.issue(name, ("*",), False, name == "admin")).secret for name in ("bot", "admin")
+        )
+        with Between(server.port) as proxy, Memory("ns", url=proxy.url, api_key=key) as memory:
+            proxy.mode = 503
+            memory.set("k", 1)
+            proxy.mode = "hang"  # for the sender thread
+            with between_attempts(memory):
+                proxy.mode = "pass"
+                monkeypatch.setenv("SCRUBJAY_API_KEY", key)
+                assert main(["erase", "ns", "--yes", "--url", proxy.url]) == 1
+                assert "admin key" in capsys.readouterr().err
+                assert len(memory.pending()) == 1
+                monkeypatch.setenv("SCRUBJAY_API_KEY", admin)
+                main(["erase", "ns", "--yes", "--url", proxy.url])
+                assert memory.pending() == []
+            proxy.ended.set()
+            proxy.shutdown()
+
+
 def test_erasing_in_a_file_tells_of_what_waits_for_a_server_and_leaves_it(tmp_path, capsys):
     url = f"http://127.0.0.1:{free_port()}"
     with Memory("my ns", url=url) as memory, Memory("my ns", path=tmp_path / "db") as local:
@@ -651,7 +677,7 @@ def test_what_waits_for_a_mistyped_server_can_be_dropped(capsys):
     assert main(["pending", "--drop", "--url", wrong, "--yes"]) == 0
     assert left() == [0, 0, 1, 1]
     assert main(["pending", "--drop", "--url", wrong, "--yes"]) == 0
-    assert "no writes are queued" in capsys.readouterr().err
+    assert "no such writes are queued; `scrubjay pending` lists the 2 writes that are" in capsys.readouterr().err
     assert main(["pending", "--namespace", "b", "--all"]) == 0
     assert capsys.readouterr().out.startswith(f"{right}  b  set")
     assert main(["pending", "--drop", "--all-servers", "--yes"]) == 0
@@ -763,7 +789,7 @@ def test_another_api_key_can_send_what_waits_for_a_revoked_one(tmp_path, capsys,
             assert main(["pending", "--all"]) == 0
             assert f'{proxy.url}  ns  set "k"' in capsys.readouterr().out
             assert main(["flush"]) == 1
-            assert "1 write more" in (told := capsys.readouterr().err)
+            assert "1 write to" in (told := capsys.readouterr().err)
             assert f"scrubjay flush --other-keys --url {proxy.url}" in told
             assert main(["flush", "--other-keys"]) == 0
             assert memory.pending() == []
@@ -806,10 +832,10 @@ def test_pending_has_the_reason_of_the_last_attempt_for_every_write(between, rem
     between.mode = 503
     eventually(lambda: "answered (503)" in remote.pending()[0].reason)
     assert ["answered (503)" in write.reason for write in remote.pending()] == [True] * 3
-    for flags, times in (([], 1), (["--all"], 3)):
+    for flags, lines in (([], 4), (["--all"], 3)):
         assert main(["pending", *flags]) == 0
         told = capsys.readouterr().out
-        assert (told.count("answered (503)"), told.count("did not answer")) == (times, 0)
+        assert (told.count("answered (503)"), told.count("did not answer"), told.count("\n")) == (1, 0, lines)
 
 
 def test_pending_says_which_writes_wait_for_another_key_and_its_commands_end_them(server, capsys, monkeypatch):
@@ -1323,3 +1349,84 @@ def test_a_password_in_the_url_is_in_no_file_error_or_log(tmp_path, caplog, betw
         between.mode = "pass"
         memory.flush()
         assert direct(server, memory).get("k") == 1
+
+
+def test_a_silent_server_is_waited_for_once_by_all_calls_that_need_it(between):
+    with contextlib.ExitStack() as stack:
+        memories = [stack.enter_context(Memory(fresh_name(), url=between.url, timeout=3)) for _ in range(12)]
+        between.mode = 503
+        for memory in memories:
+            memory.append("l", 1)
+        between.mode = "hang"
+        before = len(between.requests)
+        with ThreadPoolExecutor(4) as pool:
+
+            def get(memory: Memory) -> str:
+                with pytest.raises(Unavailable, match="this call was not sent: earlier writes") as raised:
+                    memory.get("l")
+                return str(raised.value)
+
+            assert all("scrubjay flush" in message for message in pool.map(get, memories))
+        assert len(between.requests) - before <= 5, "one attempt of the calls, and few of the sender thread"
+
+
+def test_a_call_waits_for_its_own_timeout_whoever_has_queued_the_writes(between):
+    with Memory(fresh_name(), url=between.url, timeout=60) as patient:
+        name = patient.namespace
+        between.mode = 503
+        with between_attempts(patient):  # the sender thread, which has the timeout of the first, does not try
+            patient.append("l", 1)
+        between.mode = "hang"
+        with Memory(name, url=between.url, timeout=1) as memory:
+            started = time.monotonic()
+            for call in (lambda: memory.get("l"), lambda: memory.incr("n"), lambda: memory.pop("l")):
+                with pytest.raises(Unavailable, match="this call was not sent"):
+                    call()
+            assert time.monotonic() - started < 50
+
+
+def test_a_program_that_ends_sends_what_is_queued_while_the_server_takes_it(tmp_path):
+    port, name = free_port(), fresh_name()
+    with Memory(name, url=f"http://127.0.0.1:{port}") as memory:
+        for i in range(20):
+            memory.append("l", i)
+        assert len(memory.pending()) == 20
+        with between_attempts(memory), serving(tmp_path / "db", *FREE, port=port) as server:
+            program = f"from scrubjay import Memory; Memory('other', url={server.url!r}).get('k')"
+            variables = {**clean_environment(), "SCRUBJAY_OUTBOX": str(memory._executor._sender.path)}
+            ended = subprocess.run(
+                [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True
+            )
+            assert ended.stderr == ""
+            assert Memory(name, url=server.url, strict=True).get("l") == list(range(20))
+
+
+def test_what_an_earlier_api_key_has_queued_is_announced_with_the_command_that_sends_it(between, caplog):
+    name = fresh_name()
+    between.mode = "refuse"
+    with Memory(name, url=between.url, api_key="old") as memory:
+        memory.set("k", 1)
+    between.mode = "pass"
+    with (
+        Memory(name, url=between.url, api_key="new") as memory,
+        Memory("other", url=between.url, api_key="new") as other,
+    ):
+        caplog.clear()
+        other.get("k")
+        assert caplog.messages == []
+        assert memory.get("k") is None
+        assert memory.get("k") is None
+    (message,) = caplog.messages
+    assert f"1 write to {name!r} made with another api key" in message
+    assert f"`scrubjay flush --other-keys --url {between.url}`" in message
+
+
+def test_commands_in_messages_name_the_queue_file_unless_it_is_the_default_one(tmp_path):
+    for options, prefix in (
+        ({}, "`scrubjay"),
+        ({"outbox": tmp_path / "my box"}, f"`SCRUBJAY_OUTBOX='{tmp_path}/my box' "),
+    ):
+        with Memory("ns", url=f"http://127.0.0.1:{free_port()}", **options) as memory:
+            memory.set("k", 1)
+            with pytest.raises(Unavailable, match=re.escape(prefix)):
+                memory.item("k")

@@ -341,21 +341,24 @@ def _erase_in(store: engine.Store, namespace: str) -> erasure.Erasure:
 
 
 def _erase_at(settings: Settings, namespace: str) -> list[erasure.Erasure]:
-    """Erase on a server and in the queue of this machine.
+    """Erase on a server, then in the queue of this machine; if the server refuses, nothing.
 
-    First in the queue: an erased namespace has its quota again, and queued writes would be sent to it. One that was
-    sent meanwhile is erased again. What is queued is erased even if the server cannot be reached, or is not Scrubjay's.
+    An erased namespace has its quota again, so that another process may have sent what was queued before the queue
+    was emptied: then it is erased once more. What is queued is erased even if the server cannot be reached, or is not
+    Scrubjay's.
     """
     with _server(settings) as server:
-        dropped = _drop_queued(server.location, namespace)
+        with open_queue() as file:
+            had_queued = bool(file.summaries(server.location, namespace))
         try:
             erasures = [server.erase(namespace, _read_erasure)]
         except Unavailable as error:
+            dropped = _drop_queued(server.location, namespace)
             raise Unavailable(
                 f"{error}. {namespace!r} on the server is not erased: run this again when it answers"
                 f" ({pluralize(dropped, 'queued write')} on this machine erased)"
             ) from error
-        if _drop_queued(server.location, namespace) or dropped:
+        if _drop_queued(server.location, namespace) or had_queued:
             erasures.append(server.erase(namespace, _read_erasure))
     return erasures
 

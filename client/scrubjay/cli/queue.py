@@ -34,19 +34,26 @@ def pending(arguments: argparse.Namespace) -> int:
     with open_queue() as file:
         summaries = file.summaries(**chosen)
         if not summaries:
-            note("no writes are queued")
+            note(f"no such writes are queued; {others}" if (others := _count_all(file)) else "no writes are queued")
         elif arguments.all or arguments.drop_refused:
             _print_writes(file, chosen, arguments)
         elif arguments.json:
             _print_summaries_json(summaries)
         else:
             _print_summaries(summaries)
-            _print_deletions(summaries, arguments.namespace)
+            if not arguments.drop:
+                _print_deletions(summaries, arguments.namespace)
         if summaries and arguments.drop_refused:
             file.drop(**chosen, only_refused=True)
         elif summaries and arguments.drop:
             return _drop(file, chosen, sum(each.writes for each in summaries), confirmed=arguments.yes)
     return 0
+
+
+def _count_all(file: QueueFile) -> str:
+    """A sentence about the writes for whatever server; empty if there are none."""
+    count = sum(each.writes for each in file.summaries())
+    return f"`scrubjay pending` lists the {pluralize(count, 'write')} that are" if count else ""
 
 
 def _drop(file: QueueFile, chosen: dict[str, str | None], count: int, *, confirmed: bool) -> int:
@@ -124,6 +131,7 @@ def _print_writes(file: QueueFile, chosen: dict[str, str | None], arguments: arg
     settings = memory_settings()
     for target, writes in file.everything(**chosen).items():
         location, other = target.location, " for another api key" * _is_of_other_key(target, settings)
+        shown = ""  # a reason is printed once: hundreds of writes may have the same
         for write in writes:
             if arguments.drop_refused and not write.is_refused:
                 continue
@@ -135,7 +143,8 @@ def _print_writes(file: QueueFile, chosen: dict[str, str | None], arguments: arg
             command, state = write.command, f"{'refused' if write.is_refused else 'queued'}{other}"
             key = f" {json.dumps(command.key, ensure_ascii=False)}" if command.key else ""
             what = f"{command.verb.name}{key}"
-            print(f"{location}  {command.namespace}  {what}  {_age(write.age)}  {state}: {write.reason}")
+            reason, shown = "" if write.reason == shown else f": {write.reason}", write.reason
+            print(f"{location}  {command.namespace}  {what}  {_age(write.age)}  {state}{reason}")
 
 
 def _age(seconds: float) -> str:
@@ -200,19 +209,18 @@ def _database_name(url: str) -> str:
 def _flush(location: str, api_key: str | None, arguments: argparse.Namespace, report: Report) -> int:
     """Send what is queued for a target; returns the exit code, after printing why some of it was not sent."""
     try:
-        queued = _count_queued(location)
         with contextlib.closing(_open_outbox(location, api_key)) as executor:
             if arguments.other_keys:
                 executor.take_over_other_keys()
             if arguments.refused:
                 executor.retry_refused()
+            queued = sum(not write.refused for write in executor.pending(None))
             if queued:
                 note(f"sending {pluralize(queued, 'write')} to {executor.location}, for up to {arguments.timeout:g} s")
             executor.flush(None, arguments.timeout)
-            sent = queued - _count_queued(location)
-            report(f"{pluralize(sent, 'write')} sent to {executor.location}", flushed=[executor.location])
+            report(f"{pluralize(queued, 'write')} sent to {executor.location}", flushed=[executor.location])
     except ScrubjayError as error:  # other servers may still accept theirs
-        is_unusable = isinstance(error, Unavailable) and _count_queued(location, refused=False)
+        is_unusable = isinstance(error, Unavailable) and _count_unsent(location)
         return fail(str(error), 3 if is_unusable else 1)
     return 0
 
@@ -236,11 +244,11 @@ def _settings_for(location: str, api_key: str | None) -> Settings:
     return memory_settings(path=location)._replace(url=None, store=None)
 
 
-def _count_queued(location: str, *, refused: bool = True) -> int:
+def _count_unsent(location: str) -> int:
     """How many writes for a server or a file are queued, with whichever api key; without those refused for good."""
     with open_queue() as file:
         summaries = file.summaries(location=_target(location, None).location)
-    return sum(each.writes for each in summaries if refused or not each.is_refused)
+    return sum(each.writes for each in summaries if not each.is_refused)
 
 
 def _report_other_keys(targets: Sequence[tuple[str, str | None]], url: str | None) -> int:
@@ -253,7 +261,7 @@ def _report_other_keys(targets: Sequence[tuple[str, str | None]], url: str | Non
                 left[each.target.location] += each.writes
     for location, count in left.items():
         fail(
-            f"{pluralize(count, 'write')} more for {location}, made with another api key, cannot be sent: set"
+            f"{pluralize(count, 'write')} to {location} made with another api key cannot be sent: set"
             " SCRUBJAY_API_KEY to that key, or send them with this one: scrubjay flush --other-keys --url"
             f" {shlex.quote(location)}"
         )

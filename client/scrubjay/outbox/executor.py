@@ -77,7 +77,7 @@ class OutboxExecutor(Executor):
         self, open_inner: Callable[[], Executor], path: str, credentials: str | None, *, unattended: bool = False
     ) -> None:
         self._inner = open_inner()
-        self.location = self._inner.location
+        self.location, self.timeout = self._inner.location, self._inner.timeout
         self._unattended = unattended
         target = Target.of(self.location, credentials)
         self._sender: Sender = shared_sender(open_inner, Path(path).expanduser().absolute(), target, credentials)
@@ -88,6 +88,8 @@ class OutboxExecutor(Executor):
 
     def run(self, command: Command, idempotency_key: str | None = None) -> Any:
         verb = command.verb
+        if command.namespace in self._sender.of_other_keys:
+            self._sender.warn_of_other_keys(command.namespace)
         if verb.writes:
             if not command.needs_result:
                 return self._write(command, idempotency_key)
@@ -163,7 +165,7 @@ class OutboxExecutor(Executor):
     def _must_queue(self, command: Command) -> bool:
         sender = self._sender
         if not self._unattended:
-            sender.send_now(command.namespace)
+            sender.send_now(command.namespace, self._inner)
         is_unreachable = self._is_known_unreachable() if self._unattended else sender.is_backing_off
         return is_unreachable or (command.namespace in sender.unsent and not self._may_overtake(command))
 
@@ -182,11 +184,11 @@ class OutboxExecutor(Executor):
         """Run a write that needs its result, after the queued writes of its namespace."""
         namespace = command.namespace
         if command.verb is FORGET:
-            self._sender.send_now(namespace)
+            self._sender.send_now(namespace, self._inner)
         elif namespace in self._sender.unsent and command.verb is FORGET_SESSION:
             return self._forget_session(command)
         elif namespace in self._sender.unsent and command.verb is not SET_QUOTA:
-            with self._sender.exclusive(namespace) as queued:
+            with self._sender.exclusive(namespace, self._inner) as queued:
                 if command.verb is CLEAR and not command.argument(
                     "prefix"
                 ):  # queued writes are older, so they are cleared, too
@@ -211,7 +213,7 @@ class OutboxExecutor(Executor):
 
     def _forget_session(self, command: Command) -> Any:
         """Erase a session, and its writes that the target has refused so far."""
-        with self._sender.exclusive(command.namespace) as queued:
+        with self._sender.exclusive(command.namespace, self._inner) as queued:
             count = self._ask(command)
             own = [write for write in queued if sessions_written(write) == {command.key}]
             if own:
@@ -349,7 +351,7 @@ class OutboxExecutor(Executor):
         """
         if self._unattended:
             return contextlib.nullcontext(self._sender.queued(namespace))
-        return self._sender.exclusive(namespace)
+        return self._sender.exclusive(namespace, self._inner)
 
     def _overlay(
         self,
@@ -363,7 +365,7 @@ class OutboxExecutor(Executor):
         With `enough`, so many queued items are enough to stand for a list: the caller needs no more of its end.
         """
         if not self._unattended:
-            self._sender.send_now(namespace)
+            self._sender.send_now(namespace, self._inner)
         queued = self._sender.queued(namespace)
         values = {key: overlaid(queued, key, UNKNOWN) for key in keys}
         if enough is not None:

@@ -221,6 +221,12 @@ class QueueFile(ForkSafe):
         )
         return {namespace for (namespace,) in rows}
 
+    def of_other_keys(self) -> dict[str, int]:
+        """How many writes for the same target were made with other api keys and were not refused, by namespace."""
+        sql = """SELECT namespace, count(*) FROM writes
+        WHERE target = ? AND key_digest <> ? AND is_refused = 0 GROUP BY namespace"""
+        return dict(self._run(sql, self.target))
+
     def has(self, id_: int) -> bool:
         """False when another process has sent or dropped the write."""
         return bool(self._run("SELECT 1 FROM writes WHERE id = ?", (id_,)))

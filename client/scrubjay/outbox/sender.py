@@ -7,7 +7,9 @@ was acknowledged; a namespace that is held up does not hold up the others.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import logging
 import shlex
 import threading
@@ -33,6 +35,7 @@ from scrubjay.errors import (
 from scrubjay.executor import Executor
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.outbox.queue import QueuedWrite, QueueFile, QueueUnavailable, Target
+from scrubjay.settings import default_outbox
 from scrubjay.store.expiry import KEY_DAYS
 from scrubjay.write_keys import new_key
 
@@ -44,6 +47,12 @@ PAGE_WRITES = 20
 """Writes sent in one go; also the most that a call sends before its own, so that no call takes long."""
 SEND_LOCK_SECONDS = 0.05
 """How long a call waits while another thread sends: it slows a caller that writes faster than the target accepts."""
+SILENCE_SECONDS = 0.5
+"""An attempt that fails after more than this holds for as long again: else each of many calls would wait as long, one
+after the other. One that fails sooner, because nothing listens, is repeated by each call, which notices a restart."""
+EXIT_SECONDS = 5.0
+"""How long the end of a process waits while the target takes its queued writes, some hundreds a second: else programs
+that run for a moment would hardly send any, and a container that is thrown away would lose them."""
 _UNREACHABLE = (502, 503, 504)
 """Statuses that say that the target, not this write, is the problem; an Unavailable without a response has 503."""
 _TEMPORARY = (Unavailable, QuotaExceeded, Unauthenticated, Forbidden)
@@ -81,8 +90,13 @@ class Sender(ForkSafe):
         self._sending = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pauses: dict[str | None, Pause] = {}  # by namespace; None is the target itself
+        self._silent_until = 0.0
+        """Until when a call does not try a silent target itself."""
+        self._is_ending = False
         self._has_queued = self._has_warned = False
         """Whether this process has queued a write that may be unsent, and whether it has logged why."""
+        self.of_other_keys: dict[str, int] = {}
+        """How many writes of a namespace are queued under other api keys, until that was logged."""
         self._unrecorded: dict[int, Callable[[], None]] = {}
         """Writes that the target has answered, by id, and the change of the file that failed: the disk may be full.
 
@@ -100,11 +114,20 @@ class Sender(ForkSafe):
     @property
     def ways_out(self) -> str:
         """Commands for queued writes, which work when they are pasted."""
-        url = f"--url {shlex.quote(self.location)}"
         return (
-            f"`scrubjay pending --all` lists queued writes, `scrubjay flush {url}` sends them, `scrubjay pending --drop"
-            f" {url} --yes` deletes all of them, of every namespace"
+            f"`{self._command('pending --all')}` lists queued writes, `{self._command('flush', self._url)}` sends them,"
+            f" `{self._command('pending --drop', self._url, '--yes')}` deletes all of them, of every namespace"
         )
+
+    @property
+    def _url(self) -> str:
+        return f"--url {shlex.quote(self.location)}"
+
+    def _command(self, *words: str) -> str:
+        """A command on the queue file of this sender."""
+        is_default = self.path == Path(default_outbox()).absolute()
+        file = "" if is_default else f"SCRUBJAY_OUTBOX={shlex.quote(str(self.path))} "
+        return f"{file}scrubjay {' '.join(words)}"
 
     # ------------------------------------------------------------ queueing
 
@@ -114,6 +137,7 @@ class Sender(ForkSafe):
             return
         with self._changed:
             self.unsent |= self._file.namespaces()
+            self.of_other_keys = self._file.of_other_keys()
             if self.unsent:
                 self._start()
             else:
@@ -140,6 +164,16 @@ class Sender(ForkSafe):
             if self._pause_of(command.namespace):
                 self._warn(cause)
             self._start()
+
+    def warn_of_other_keys(self, namespace: str) -> None:
+        """Log, once for each namespace, that writes to it are queued under other api keys."""
+        count = self.of_other_keys.pop(namespace, 0)
+        if count:
+            log.warning(
+                "%s to %r made with another api key: queued in %s, not sent with this one, and not read."
+                " If this key replaces it: `%s`",
+                pluralize(count, "write"), namespace, self.path, self._command("flush --other-keys", self._url),
+            )  # fmt: skip
 
     def queued(self, namespace: str) -> list[QueuedWrite]:
         """The unsent writes of a namespace."""
@@ -216,32 +250,42 @@ class Sender(ForkSafe):
 
     # ------------------------------------------------------------ sending now
 
-    def send_now(self, namespace: str) -> None:
+    def send_now(self, namespace: str, executor: Executor) -> None:
         """Send some of the queued writes of a namespace, unless an attempt failed a moment ago."""
         if namespace not in self.unsent or self.is_backing_off or not self._is_due(namespace):
             return
         if self._sending.acquire(timeout=SEND_LOCK_SECONDS):
             try:
-                self._send_page(namespace)
+                self._send_page(namespace, executor)
             finally:
                 self._sending.release()
 
     @contextlib.contextmanager
-    def exclusive(self, namespace: str) -> Iterator[list[QueuedWrite]]:
+    def exclusive(self, namespace: str, executor: Executor) -> Iterator[list[QueuedWrite]]:
         """Send the queued writes of a namespace, then give those that were refused, while no thread sends.
 
         For calls that need the target's answer: a queued write may have happened already, so the target's state is
-        known only after it was sent again. Raises Unavailable while the target cannot be reached.
+        known only after it was sent again. They send by their own executor, and wait for others as long as it waits
+        for an answer. Raises Unavailable while the target cannot be reached.
         """
-        was_sending = self._sending.locked()
-        with self._sending:
-            if not (was_sending and None in self._pauses):
-                while self._send_page(namespace, ignore_back_off=True):
+        if not self._sending.acquire(timeout=executor.timeout):
+            raise self._not_sent_before(namespace)
+        try:
+            if time.monotonic() >= self._silent_until:
+                while self._send_page(namespace, executor, ignore_back_off=True):
                     pass
             queued = self.queued(namespace)
             if queued and not self._is_refused(namespace):
-                raise Unavailable(f"{self.cause(namespace)}; earlier writes are queued in {self.path}: {self.ways_out}")
+                raise self._not_sent_before(namespace)
             yield queued
+        finally:
+            self._sending.release()
+
+    def _not_sent_before(self, namespace: str) -> Unavailable:
+        return Unavailable(
+            f"this call was not sent: earlier writes to {namespace!r} are queued in {self.path} and must be sent before"
+            f" it: {self.cause(namespace)}; {self.ways_out}"
+        )
 
     def flush(self, namespace: str | None, timeout: float) -> None:
         """Return when everything is sent; raise Unavailable with the number left and the reason otherwise."""
@@ -255,11 +299,10 @@ class Sender(ForkSafe):
             writes = pluralize(len(unsent), "write")
             raise Unavailable(f"{writes} could not be sent to {self.location}: {unsent[0].reason}; {self.ways_out}")
         if left:
-            writes, url = pluralize(len(left), "write"), f"--url {shlex.quote(self.location)}"
             raise Unavailable(
-                f"{self.location} has refused {writes}: {left[0].reason}; `scrubjay pending --all` lists them,"
-                f" `scrubjay flush --refused {url}` sends them once more, `scrubjay pending --drop-refused {url}`"
-                " deletes them"
+                f"{self.location} has refused {pluralize(len(left), 'write')}: {left[0].reason};"
+                f" `{self._command('pending --all')}` lists them, `{self._command('flush --refused', self._url)}` sends"
+                f" them once more, `{self._command('pending --drop-refused', self._url)}` deletes them"
             )
 
     def retry_now(self) -> None:
@@ -270,20 +313,33 @@ class Sender(ForkSafe):
 
     # ------------------------------------------------------------ the thread
 
+    def finish(self, seconds: float) -> None:
+        """Wait while writes are being sent, but no longer than so many seconds; then send nothing more."""
+        with self._changed:
+            self._changed.wait_for(lambda: all(map(self._pause_of, self.unsent)), max(seconds, 0.0))
+            self._is_ending = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(SEND_LOCK_SECONDS)
+
     def _start(self) -> None:
-        """Start the thread unless it runs; it ends when nothing is queued, and never keeps a process alive."""
+        """Start the thread unless it runs; it ends when nothing is queued, and with the process."""
+        _finish_at_exit()
+        if self._is_ending:
+            return
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name="scrubjay-outbox", daemon=True)
             self._thread.start()
         self._changed.notify_all()
 
     def _work(self) -> None:
-        while True:
+        while not self._is_ending:
             with self._changed:
                 namespaces = sorted(self.unsent)
             try:
                 for namespace in namespaces:
-                    while self._send_page_locked(namespace):
+                    while not self._is_ending and self._send_page_locked(namespace):
                         pass
             except QueueUnavailable as error:  # the file fails, not the target: namespaces without a queue go on
                 self._pause_all(namespaces, error)
@@ -297,9 +353,9 @@ class Sender(ForkSafe):
 
     def _send_page_locked(self, namespace: str) -> bool:
         with self._sending:  # released between pages, for calls that wait for it
-            return self._send_page(namespace)
+            return self._send_page(namespace, self._executor)
 
-    def _send_page(self, namespace: str, *, ignore_back_off: bool = False) -> bool:
+    def _send_page(self, namespace: str, executor: Executor, *, ignore_back_off: bool = False) -> bool:
         """Send the oldest unsent writes of a namespace; True when there are more and nothing holds them up.
 
         `ignore_back_off` retries a target that failed, but not one that refused.
@@ -308,13 +364,13 @@ class Sender(ForkSafe):
         if not is_due and (not ignore_back_off or self._is_refused(namespace)):
             return False
         writes = self._unanswered(namespace, PAGE_WRITES)
-        if not all(map(self._send, writes)):
+        if not all(self._send(write, executor) for write in writes):
             return False
         if len(writes) < PAGE_WRITES:
             self._finish(namespace)
         return namespace in self.unsent
 
-    def _send(self, write: QueuedWrite) -> bool:
+    def _send(self, write: QueuedWrite, executor: Executor) -> bool:
         """Send one write; True when the next one may follow."""
         namespace = write.command.namespace
         if not self._file.has(write.id):
@@ -322,12 +378,15 @@ class Sender(ForkSafe):
         if write.is_uncertain:
             self._refuse(write, ScrubjayError(UNCERTAIN))
             return True
+        started = time.monotonic()
         try:
-            self._executor.run(write.command.aged(write.age), write.idempotency_key)
+            executor.run(write.command.aged(write.age), write.idempotency_key)
         except NotFound:  # nothing to delete, or a note that was forgotten after it had arrived
             pass
         except _TEMPORARY as error:
             with self._changed:
+                seconds = time.monotonic() - started
+                self._silent_until = time.monotonic() + seconds if seconds >= SILENCE_SECONDS else 0.0
                 self._pause(namespace, error)
                 self._warn(error)
                 self._changed.notify_all()
@@ -341,6 +400,7 @@ class Sender(ForkSafe):
             return True
         self._record(write, partial(self._file.remove, write.id))
         with self._changed:
+            self._silent_until = 0.0
             self._pauses.pop(None, None)
             self._pauses.pop(namespace, None)
         return True
@@ -416,6 +476,7 @@ class Sender(ForkSafe):
         until = time.monotonic() + MAX_RETRY_SECONDS
         with self._changed:
             self._pauses |= {namespace: Pause(until, MAX_RETRY_SECONDS, error) for namespace in namespaces}
+            self._changed.notify_all()
 
     def _is_due(self, subject: str | None) -> bool:
         return time.monotonic() >= self._pause_end(subject)
@@ -443,6 +504,19 @@ _senders: weakref.WeakValueDictionary[tuple[Path, Target, str | None], Sender] =
 _opening = threading.Lock()
 _empty_files: dict[tuple[Path, Target], tuple[int, ...] | None] = {}
 """Fingerprints of files in which nothing was found, so that opening many Memory objects reads each file once."""
+
+
+@functools.cache
+def _finish_at_exit() -> None:
+    """Register once, when something is queued: what was registered before, such as closing a store, runs after it."""
+    atexit.register(_finish_all)
+
+
+def _finish_all() -> None:
+    give_up_at = time.monotonic() + EXIT_SECONDS
+    with contextlib.suppress(KeyboardInterrupt):
+        for sender in list(_senders.values()):
+            sender.finish(give_up_at - time.monotonic())
 
 
 def shared_sender(open_executor: Callable[[], Executor], path: Path, target: Target, credentials: str | None) -> Sender:
