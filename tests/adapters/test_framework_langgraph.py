@@ -298,6 +298,17 @@ def test_a_search_for_words_below_too_many_bytes_is_refused(home, monkeypatch):
         store.search(("facts",), query="PostgreSQL")
 
 
+@pytest.mark.parametrize("options", [{}, {"offset": 3}, {"filter": {"even": True}}, {"filter": {"n": {"$gt": 4}}}])
+def test_a_search_finds_the_same_whether_the_store_or_the_client_sorts(home, monkeypatch, options):
+    store = ScrubjayStore()
+    for number in (3, 1, 9, 5, 4, 2, 8, 6, 7, 0):
+        store.put(("facts",), str(number), {"n": number, "even": number % 2 == 0})
+    expected = store.search(("facts",), limit=6, **options)
+    monkeypatch.setattr(adapter, "MAX_RECALL", 5)
+    assert len(expected) >= 5
+    assert store.search(("facts",), limit=6, **options) == expected
+
+
 def test_a_put_keeps_the_time_of_creation(home):
     store = ScrubjayStore()
     store.put(("a",), "k", {"n": 1})

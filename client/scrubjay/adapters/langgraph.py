@@ -15,6 +15,7 @@ import re
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
+from heapq import nlargest
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -551,15 +552,14 @@ class ScrubjayStore(BaseStore):
         self._refresh([item for item, _ in found], op.refresh_ttl)
         return [SearchItem(**_fields(item), score=score) for item, score in found]
 
-    def _latest(self, op: SearchOp) -> Iterator[StoredItem]:
+    def _latest(self, op: SearchOp) -> Sequence[StoredItem]:
         """The items below a namespace that fit a filter, the latest first."""
-        where = {"value": _representable(plain(op.filter))} if op.filter else None
-        for start in range(0, op.limit, MAX_RECALL):
-            count = min(op.limit - start, MAX_RECALL)
-            page = self._memory.find(_below(op), where=where, limit=count, offset=op.offset + start)
-            yield from page
-            if len(page) < count:
-                break
+        where = {"value": _representable(plain(op.filter))} if op.filter else {}
+        if op.limit <= MAX_RECALL:
+            return self._memory.find(_below(op), where=where, limit=op.limit, offset=op.offset)
+        # Not page by page: a find sorts all items for each page, and what changes between two moves to another one.
+        fitting = (item for item in self._memory.scan(_below(op)) if matches(item.value, where))
+        return nlargest(op.offset + op.limit, fitting, key=lambda item: item.updated_at)[op.offset :]
 
     def _ranked(self, op: SearchOp) -> list[tuple[StoredItem, float]]:
         """The items below a namespace that fit a query and a filter, the best first."""
