@@ -16,7 +16,8 @@ from crewai.flow.flow import Flow, listen, start
 from crewai.flow.persistence import persist
 
 from scrubjay import Memory, Unavailable
-from scrubjay.adapters.crewai import ScrubjayCrewMemory, ScrubjayFlowPersistence
+from scrubjay.adapters.crewai import PendingFeedbackContext, ScrubjayCrewMemory, ScrubjayFlowPersistence
+from scrubjay.conversations import split_key
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 """CrewAI reads its own deprecated fields."""
@@ -38,6 +39,17 @@ def test_a_flow_goes_on_with_its_state(home):
     assert Count().kickoff(inputs={"id": first.flow_id}) == 2
     assert ScrubjayFlowPersistence("crewai").load_state(first.flow_id)["count"] == 2
     assert ScrubjayFlowPersistence().load_state("none") is None
+
+
+@pytest.mark.parametrize("name", ["default", "f" * 600])
+def test_forget_session_erases_a_flow_by_its_id(home, name):
+    flows, memory = ScrubjayFlowPersistence(), Memory("crewai")
+    waiting = PendingFeedbackContext(flow_id=name, flow_class="F", method_name="m", method_output="", message="?")
+    flows.save_pending_feedback(name, waiting, {"id": name})
+    assert flows.load_pending_feedback(name)[0] == flows.load_state(name) == {"id": name}
+    (session,) = {split_key(key)[0] for key in memory}
+    assert memory.forget_session(session) == 2
+    assert flows.load_state(name) is flows.load_pending_feedback(name) is None
 
 
 def test_a_state_may_hold_anything(home):

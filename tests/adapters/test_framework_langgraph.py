@@ -15,7 +15,10 @@ import pytest
 pytest.importorskip("langgraph.graph", reason="LangGraph is not installed")
 
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import MessagesState, StateGraph
+from langgraph.graph.message import _messages_delta_reducer
 
 from scrubjay import InvalidInput, Memory, Unavailable
 from scrubjay.adapters import _large
@@ -85,7 +88,7 @@ def test_a_channel_that_does_not_change_is_stored_once(home):
 def test_a_small_value_is_in_the_row_of_its_checkpoint(home, size, has_own_row):
     agent = make_graph(checkpointer=ScrubjaySaver())
     agent.invoke({"log": ["hi"], "document": "x" * size}, THREAD)
-    assert bool(Memory("langgraph").keys("b/sarah//document/")) is has_own_row
+    assert bool(Memory("langgraph").keys("session:sarah:state:langgraph/b//document/")) is has_own_row
 
 
 @pytest.mark.parametrize("turns", [1, 30])
@@ -107,7 +110,8 @@ def test_a_value_larger_than_one_call_is_split(home, monkeypatch):
     text = "".join(map(str, range(5000)))
     agent.invoke({"log": ["hi"], "document": text}, THREAD)
     assert agent.get_state(THREAD).values["document"] == text
-    assert any(key.endswith("/0003") for key in Memory("langgraph").keys("part/b/sarah/"))
+    parts = Memory("langgraph").keys("session:sarah:state:part/langgraph/b//document/")
+    assert any(key.endswith("/0003") for key in parts)
     agent.checkpointer.copy_thread("sarah", "anna")
     other = {"configurable": {"thread_id": "anna"}}
     assert agent.get_state(other).values["document"] == text
@@ -124,7 +128,7 @@ def test_a_long_error_that_a_short_one_replaces_leaves_nothing(home, monkeypatch
     saver = ScrubjaySaver()
     place = {"configurable": {"thread_id": "sarah", "checkpoint_ns": "", "checkpoint_id": "1"}}
     saver.put_writes(place, [("__error__", "x" * 5000)], "task")
-    assert Memory("langgraph").keys("part/")
+    assert Memory("langgraph").keys("session:sarah:state:part/")
     saver.put_writes(place, [("__error__", "x")], "task")
     assert len(Memory("langgraph").keys()) == 1
 
@@ -230,13 +234,180 @@ def test_items_that_others_have_appended_to_the_list_of_a_thread_stay(home):
     assert said()[2:] == ["Hi", "ok"]
 
 
-def test_a_thread_whose_name_is_too_long_for_a_session_is_not_listed(home):
-    place = {"configurable": {"thread_id": "x" * 200}}
+@pytest.mark.parametrize("name", ["", "x" * 200])
+def test_a_thread_whose_name_is_none_for_a_session_is_listed_by_its_start_and_a_digest(home, name):
+    place = {"configurable": {"thread_id": name}}
     agent = make_chat(AIMessage("ok"))
     say(agent, "one", place)
     assert len(say(agent, "two", place)["messages"]) == 4
-    assert Memory("langgraph").conversations() == []
-    agent.checkpointer.delete_thread("x" * 200)
+    (conversation,) = Memory("langgraph").conversations()
+    assert conversation.session.startswith(f"{name[:20]}~")
+    assert said(conversation.session) == ["one", "ok", "two", "ok"]
+    assert {each.config["configurable"]["thread_id"] for each in agent.checkpointer.list(None)} == {name}
+    agent.checkpointer.delete_thread(name)
+    assert Memory("langgraph").keys() == []
+
+
+@pytest.mark.parametrize("name", ["default", "sarah", "a/b:c%", "state"])
+def test_forget_session_erases_a_thread_and_no_other(home, monkeypatch, name):
+    monkeypatch.setattr(_large, "PART_CHARS", 1000)
+    monkeypatch.setattr(_large, "CALL_BYTES", 3000)
+    agent = make_chat(AIMessage("ok"))
+    say(agent, "Hi", {"configurable": {"thread_id": f"{name}2"}})
+    memory = Memory("langgraph")
+    others = memory.keys()
+    place = {"configurable": {"thread_id": name}}
+    say(agent, "x" * 5000, place)
+    agent.checkpointer.put_writes(agent.get_state(place).config, [("log", "x" * 5000)], "task")
+    assert [key for key in memory if "part/" in key]
+    assert memory.forget_session(name) > 2
+    assert memory.keys() == others
+    assert agent.get_state(place).values == {}
+    assert len(say(agent, "Hi", place)["messages"]) == 2
+    assert {each.config["configurable"]["thread_id"] for each in agent.checkpointer.list(None)} == {name, f"{name}2"}
+
+
+class DeltaState(TypedDict):
+    messages: Annotated[list, DeltaChannel(_messages_delta_reducer, snapshot_frequency=5)]
+    notes: Annotated[list, DeltaChannel(lambda notes, new: [*notes, *new])]
+    never: Annotated[list, DeltaChannel(lambda notes, new: [*notes, *new])]
+
+
+def make_delta_chat(saver=None):
+    graph = StateGraph(DeltaState)
+    graph.add_node("answer", lambda state: {"messages": ("ai", f"{len(state['messages'])} said"), "notes": "n" * 600})
+    graph.set_entry_point("answer")
+    return graph.compile(checkpointer=saver or ScrubjaySaver())
+
+
+def texts(state):
+    return [message.content for message in state["messages"]]
+
+
+def talk(count):
+    return [text for number in range(count) for text in (f"turn {number}", f"{2 * number + 1} said")]
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+def test_the_messages_of_a_delta_channel_are_restored_and_listed(home, durability):
+    for number in range(8):
+        agent = make_delta_chat()
+        agent.invoke({"messages": [("user", f"turn {number}")]}, THREAD, durability=durability)
+    state = make_delta_chat().get_state(THREAD).values
+    assert (texts(state), len(state["notes"])) == (talk(8), 8)
+    assert asyncio.run(make_delta_chat().aget_state(THREAD)).values == state
+    assert said() == talk(8)
+
+
+def test_a_message_of_a_delta_channel_that_is_edited_is_listed_once(home):
+    agent = make_delta_chat()
+    say(agent, "turn 0")
+    question = agent.get_state(THREAD).values["messages"][0]
+    agent.update_state(THREAD, {"messages": [HumanMessage("edited", id=question.id)]})
+    assert texts(agent.get_state(THREAD).values) == ["edited", "1 said"]
+    assert said() == talk(1)
+
+
+def test_the_branches_of_a_delta_channel_are_apart_and_their_messages_in_one_list(home):
+    agent = make_delta_chat()
+    say(agent, "turn 0")
+    earlier = agent.get_state(THREAD).config
+    say(agent, "left")
+    left = agent.get_state(THREAD).config
+    say(agent, "right", earlier)
+    assert texts(agent.get_state(THREAD).values) == [*talk(1), "right", "3 said"]
+    assert texts(agent.get_state(left).values) == [*talk(1), "left", "3 said"]
+    assert said() == [*talk(1), "left", "3 said", "right", "3 said"]
+
+
+def test_prune_keeps_what_the_delta_channels_of_the_latest_checkpoint_are_made_of(home):
+    agent = make_delta_chat()
+    for number in range(8):
+        say(agent, f"turn {number}")
+    state = agent.get_state(THREAD).values
+    for _ in range(2):
+        agent.checkpointer.prune(["sarah"])
+        assert agent.get_state(THREAD).values == state
+    agent.checkpointer.copy_thread("sarah", "anna")
+    assert agent.get_state({"configurable": {"thread_id": "anna"}}).values == state
+
+
+def test_prune_drops_what_is_before_the_snapshots_of_delta_channels(home):
+    class State(TypedDict):
+        log: Annotated[list, DeltaChannel(lambda log, new: [*log, *new], snapshot_frequency=4)]
+        never: Annotated[list, DeltaChannel(lambda log, new: [*log, *new])]
+
+    graph = StateGraph(State)
+    graph.add_node("one", lambda state: {"log": len(state["log"])})
+    graph.set_entry_point("one")
+    agent = graph.compile(checkpointer=ScrubjaySaver())
+    for _ in range(10):
+        agent.invoke({"log": "in"}, THREAD)
+    state = agent.get_state(THREAD).values
+    agent.checkpointer.prune(["sarah"])
+    assert agent.get_state(THREAD).values == state
+    assert len(list(agent.checkpointer.list(THREAD))) < 8
+
+
+def test_deleting_a_run_keeps_what_later_ones_need_of_its_delta_channels(home):
+    agent = make_delta_chat()
+    for number in range(3):
+        say(agent, f"turn {number}", {**THREAD, "metadata": {"run_id": str(number)}})
+    agent.checkpointer.delete_for_runs(["1"])
+    assert texts(agent.get_state(THREAD).values) == said() == talk(3)
+    agent.checkpointer.delete_for_runs(["2"])
+    assert texts(agent.get_state(THREAD).values) == said() == talk(2)
+
+
+def test_the_history_of_a_delta_channel_is_read_page_by_page(home):
+    agent = make_delta_chat()
+    for number in range(12):
+        say(agent, f"turn {number}")
+    saver = ScrubjaySaver()
+    items, calls = saver._memory.items, []
+    saver._memory.items = lambda *args, **options: calls.append(args) or items(*args, **options)
+    assert len(make_delta_chat(saver).get_state(THREAD).values["notes"]) == 12
+    assert len(calls) <= 5
+
+
+def put_branch(saver, names, value):
+    """Store checkpoints, each the parent of the next, and the value in the first; return the config of the last."""
+    config = {"configurable": {"thread_id": "sarah", "checkpoint_ns": ""}}
+    for name in names:
+        values = {"log": value} if value and name == names[0] else {}
+        checkpoint = {**empty_checkpoint(), "id": name, "channel_values": values, "channel_versions": {"log": "1"}}
+        config = saver.put(config, checkpoint, {}, {"log": "1"})
+        saver.put_writes(config, [("log", name)], "task")
+    return config
+
+
+@pytest.mark.parametrize("is_latest", [True, False])
+def test_the_history_of_a_delta_channel_is_that_of_its_branch(home, is_latest):
+    saver = ScrubjaySaver()
+    put_branch(saver, ["1"], [0])
+    config = put_branch(saver, ["5", "6", "9"], None)
+    if is_latest:
+        del config["configurable"]["checkpoint_id"]
+    found = saver.get_delta_channel_history(config=config, channels=["log"])
+    assert found == {"log": {"writes": [("task", "log", "5"), ("task", "log", "6")]}}
+    assert saver.get_delta_channel_history(config=config, channels=[]) == {}
+    other = {"configurable": {"thread_id": "nobody", "checkpoint_ns": ""}}
+    assert saver.get_delta_channel_history(config=other, channels=["log"]) == {"log": {"writes": []}}
+
+
+def test_a_parent_with_a_later_id_is_found(home):
+    saver = ScrubjaySaver()
+    config = put_branch(saver, ["5", "9", "7"], [0])
+    found = saver.get_delta_channel_history(config=config, channels=["log"])
+    assert found == {"log": {"seed": [0], "writes": [("task", "log", "5"), ("task", "log", "9")]}}
+
+
+def test_a_checkpoint_that_is_its_own_ancestor_ends_the_history_of_a_delta_channel(home):
+    saver = ScrubjaySaver()
+    config = put_branch(saver, ["1", "2", "1"], None)
+    found = saver.get_delta_channel_history(config=config, channels=["log"])
+    assert found == {"log": {"writes": [("task", "log", "2")]}}
+    saver.prune(["sarah"])
 
 
 def test_messages_without_an_id_are_listed_once(home):
@@ -296,6 +467,17 @@ def test_a_search_for_words_below_too_many_bytes_is_refused(home, monkeypatch):
     assert store.search(("facts",))
     with pytest.raises(InvalidInput, match="longer prefix"):
         store.search(("facts",), query="PostgreSQL")
+
+
+@pytest.mark.parametrize("options", [{}, {"offset": 3}, {"filter": {"even": True}}, {"filter": {"n": {"$gt": 4}}}])
+def test_a_search_finds_the_same_whether_the_store_or_the_client_sorts(home, monkeypatch, options):
+    store = ScrubjayStore()
+    for number in (3, 1, 9, 5, 4, 2, 8, 6, 7, 0):
+        store.put(("facts",), str(number), {"n": number, "even": number % 2 == 0})
+    expected = store.search(("facts",), limit=6, **options)
+    monkeypatch.setattr(adapter, "MAX_RECALL", 5)
+    assert len(expected) >= 5
+    assert store.search(("facts",), limit=6, **options) == expected
 
 
 def test_a_put_keeps_the_time_of_creation(home):

@@ -105,6 +105,22 @@ def test_deleting_leaves_nothing(home):
     assert Memory("pydantic-ai").keys() == []
 
 
+@pytest.mark.parametrize("name", ["sarah", "default"])
+def test_a_conversation_starts_anew_after_forget_session(home, name):
+    async def use() -> None:
+        store, memory = ScrubjayConversations(), Memory("pydantic-ai")
+        await turn(store, name, "one")
+        await turn(store, "anna", "one")
+        assert memory.forget_session(name) == 2
+        assert await store.load(name) is None
+        assert [record.conversation_id for record in await store.read_records()] == ["anna"]
+        await turn(store, name, "two")
+        assert texts(await store.load(name)) == ["two", "heard two"]
+        assert {record.conversation_id for record in await store.read_records()} == {name, "anna"}
+
+    asyncio.run(use())
+
+
 def test_an_unreachable_server_is_not_a_new_conversation(tmp_path):
     memory = Memory("ns", url="http://127.0.0.1:9", outbox=tmp_path / "outbox", timeout=1)
     store = ScrubjayConversations(memory)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
+from contextlib import closing
+
 import pytest
 
 from harness import SyncDriver, work_of
 from scrubjay.errors import InvalidInput
 from scrubjay.exact_json import encode
-from scrubjay.store import conversations, lists
+from scrubjay.store import conversations, items, lists
 
 
 @pytest.fixture
@@ -37,6 +41,16 @@ def test_a_page_of_conversations_does_not_read_all_their_messages(store):
     few = work_of(store.path, conversations.list_conversations("ns"))
     grow(store, "long", 20_000)
     assert work_of(store.path, conversations.list_conversations("ns")) < 3 * few
+
+
+def test_forgetting_a_session_erases_what_has_expired_too(store):
+    store.run(items.set_item("ns", "session:s:state:a", "1", 0.05))
+    store.run(items.set_item("ns", "session:s:state:b", "1"))
+    time.sleep(0.1)
+    count, usage = store.run(conversations.forget_session("ns", "s"))
+    assert (count, usage.keys, usage.bytes) == (1, 0, 0)
+    with closing(sqlite3.connect(store.path)) as file:
+        assert file.execute("SELECT count(*) FROM items").fetchone() == (0,)
 
 
 def test_a_cursor_is_that_of_a_page():

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from scrubjay.conversations import STATE, split_key
 from scrubjay.errors import Conflict, NotFound
 from scrubjay.exact_json import MAX_READ_BYTES, byte_size, encode
 from scrubjay.memory import Memory
@@ -21,13 +22,14 @@ MAX_BYTES_OF_A_CHAR = 6
 UNFINISHED_SECONDS = 3600
 """Seconds after which the parts of a save that did not come to its end expire; a save has to be faster."""
 NAME_BYTES = 400
-"""Bytes of a key that are repeated in the keys of its parts; the token alone makes them unique."""
+"""Bytes that the keys of parts start with, which repeat their key; the token alone makes them unique."""
 DELETED_KEYS = 10_000
 """Keys that one call deletes: with 5 MiB of the longest keys it is far below what a call may have."""
 READ_KEYS = MAX_READ_BYTES // MAX_KEY_BYTES
 """Keys that one call reads, however long they are."""
 PARTS = "part/"
-"""The start of the keys of parts; the key that they belong to follows."""
+"""In the keys of parts, before the key that they belong to, but behind the prefix of its session, with which they are
+erased."""
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -113,7 +115,14 @@ def read_keys(memory: Memory, keys: Sequence[str]) -> dict[str, Any]:
 
 def parts_prefix(key: str) -> str:
     """The start of the keys of the parts of a key's text: they say whose they are, as far as a key has room for it."""
-    return f"{PARTS}{key.encode()[:NAME_BYTES].decode(errors='ignore')}/"
+    start = parts_below(key).encode()
+    return (start if len(start) <= NAME_BYTES else start[: NAME_BYTES - 1] + b"/").decode(errors="ignore")
+
+
+def parts_below(key: str) -> str:
+    """The same for a key and all below it; parts of keys that are too long for that are not found."""
+    name = split_key(key)[1].removeprefix(STATE)
+    return f"{key.removesuffix(name)}{PARTS}{name}/"
 
 
 def _part_names(key: str, row: Row) -> list[str]:

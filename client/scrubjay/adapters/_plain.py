@@ -6,9 +6,13 @@ import base64
 from collections.abc import Mapping
 from datetime import date, datetime, time
 from enum import Enum
+from hashlib import blake2b
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
+
+from scrubjay.conversations import session_prefix
+from scrubjay.errors import InvalidInput
 
 
 def plain(value: Any) -> Any:
@@ -47,6 +51,16 @@ def encode_bytes(data: bytes) -> dict[str, str]:
 
 def decode_bytes(value: Mapping[str, str]) -> bytes:
     return base64.b64decode(value["base64"])
+
+
+def session_name(name: str) -> str:
+    """A framework's name as that of a session: one that is empty or too long becomes its start and a digest."""
+    try:
+        session_prefix(name)
+    except InvalidInput:
+        digest = blake2b(name.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+        return f"{name[:20]}~{digest}"
+    return name
 
 
 def join_key(*parts: str) -> str:

@@ -17,8 +17,9 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
-from scrubjay.adapters._plain import join_key, plain
+from scrubjay.adapters._plain import plain, session_name
 from scrubjay.async_memory import AsyncMemory
+from scrubjay.conversations import STATE, session_key
 from scrubjay.memory import Memory
 from scrubjay.models import Note
 from scrubjay.validation import MAX_RECALL
@@ -72,14 +73,14 @@ class ScrubjayFlowPersistence(FlowPersistence):
         """There is nothing to set up."""
 
     def save_state(self, flow_uuid: str, method_name: str, state_data: dict[str, Any] | BaseModel) -> None:
-        self._memory.set(join_key("flow", flow_uuid), {"method": method_name, "state": _state(state_data)})
+        self._memory.set(_flow_key(flow_uuid), {"method": method_name, "state": _state(state_data)})
 
     def load_state(self, flow_uuid: str) -> dict[str, Any] | None:
         """Return the last state of a flow; None if there is none.
 
         :raises Unavailable: if the server is unreachable: without its state the flow would start again.
         """
-        found = self._memory.get(join_key("flow", flow_uuid))
+        found = self._memory.get(_flow_key(flow_uuid))
         return None if found is None else found["state"]
 
     def save_pending_feedback(
@@ -88,22 +89,27 @@ class ScrubjayFlowPersistence(FlowPersistence):
         state = _state(state_data)
         self._memory.update(
             {
-                join_key("flow", flow_uuid): {"method": context.method_name, "state": state},
-                join_key("pending", flow_uuid): {"context": _lenient(context.to_dict()), "state": state},
+                _flow_key(flow_uuid): {"method": context.method_name, "state": state},
+                _flow_key(flow_uuid, "pending"): {"context": _lenient(context.to_dict()), "state": state},
             }
         )
 
     def load_pending_feedback(self, flow_uuid: str) -> tuple[dict[str, Any], PendingFeedbackContext] | None:
-        found = self._memory.get(join_key("pending", flow_uuid))
+        found = self._memory.get(_flow_key(flow_uuid, "pending"))
         return None if found is None else (found["state"], PendingFeedbackContext.from_dict(found["context"]))
 
     def clear_pending_feedback(self, flow_uuid: str) -> None:
-        self._memory.delete(join_key("pending", flow_uuid))
+        self._memory.delete(_flow_key(flow_uuid, "pending"))
 
     @property
     def _memory(self) -> Memory:
         memory: Memory = self._shared.memory
         return memory
+
+
+def _flow_key(flow_uuid: str, name: str = "flow") -> str:
+    """A key in the session of the flow's id, with which it is erased."""
+    return session_key(session_name(flow_uuid), f"{STATE}{name}")
 
 
 def _state(data: dict[str, Any] | BaseModel) -> Any:

@@ -15,15 +15,16 @@ import re
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
+from heapq import nlargest
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
-from scrubjay.adapters._large import PARTS, delete_keys, load_text, parts_prefix, read_keys, save_rows
-from scrubjay.adapters._plain import join_key, plain, quote_part, unquote_part
+from scrubjay.adapters._large import delete_keys, load_text, parts_below, parts_prefix, read_keys, save_rows
+from scrubjay.adapters._plain import join_key, plain, quote_part, session_name, unquote_part
 from scrubjay.adapters._recall import first_bytes
 from scrubjay.async_memory import AsyncMemory
-from scrubjay.conversations import MESSAGES, entry, session_key
+from scrubjay.conversations import MARK, MESSAGES, STATE, entry, session_key
 from scrubjay.errors import Conflict, InvalidInput
 from scrubjay.exact_json import byte_size, encode
 from scrubjay.filters import check_filter, has_operators, matches
@@ -32,7 +33,7 @@ from scrubjay.models import Item as StoredItem
 from scrubjay.validation import MAX_RECALL
 
 try:
-    from langchain_core.messages import BaseMessage
+    from langchain_core.messages import BaseMessage, RemoveMessage
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import (
         WRITES_IDX_MAP,
@@ -46,6 +47,7 @@ try:
         writes_sort_key,
     )
     from langgraph.checkpoint.serde.base import SerializerProtocol
+    from langgraph.checkpoint.serde.types import _DeltaSnapshot
     from langgraph.store.base import (
         BaseStore,
         GetOp,
@@ -69,6 +71,8 @@ Rows = dict[str, dict[str, Any]]
 """Keys and rows of pending writes; a key starts with that of the checkpoint, so that both are read at once."""
 Writes = list[tuple[str, str, Any]]
 """The pending writes of a checkpoint: task, channel and value of each."""
+Texts = list[str]
+"""In the class that has a method `list`."""
 Messages = list[dict[str, Any]]
 """Messages as items of a conversation."""
 SMALL_BYTES = 512
@@ -76,8 +80,11 @@ SMALL_BYTES = 512
 be about as large, and another read."""
 LARGEST_PAGE = 1000
 """Rows that one call reads when checkpoints are listed; the calls before it read fewer."""
-KINDS = ("c/", "b/", f"{PARTS}c/", f"{PARTS}b/")
-"""The starts of keys: of checkpoints and pending writes, of values of channels, and of the parts of both."""
+ROOT = f"{STATE}langgraph"
+"""The start of a thread's keys, behind the prefix of the session of its name, with which they are erased. Below it are
+"c" for checkpoints and their pending writes, and "b" for values of channels."""
+RECENT = 20
+"""Messages at the end of a list among which one is looked for that a delta channel is given, as when it was edited."""
 MESSAGE_BYTES = 2**20
 """Bytes of a message, as JSON, up to which it is listed whole; of a longer one the start of its text is."""
 APPEND_BYTES = 2 * 2**20
@@ -111,9 +118,9 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         thread, namespace = _place(config)
         if checkpoint_id := get_checkpoint_id(config):
-            found = self._read(join_key("c", thread, namespace, checkpoint_id))
+            found = self._read(_row_key(thread, "c", namespace, checkpoint_id))
         else:
-            found = next(self._latest_first(_prefix("c", thread, namespace)), None)
+            found = next(self._latest_first(_prefix(thread, "c", namespace)), None)
         return self._to_tuple(*found) if found else None
 
     def list(
@@ -132,15 +139,24 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         self, config: RunnableConfig | None, before: RunnableConfig | None, size: int
     ) -> Iterator[tuple[dict[str, Any], Rows]]:
         """The rows of checkpoints with their pending writes, the latest first; `size` is that of the first page."""
-        prefix, wanted = "c/", None
-        if config is not None:
+        wanted = None
+        if config is None:
+            prefixes = self._threads()
+        else:
             thread, wanted = str(config["configurable"]["thread_id"]), get_checkpoint_id(config)
             namespace = config["configurable"].get("checkpoint_ns")
-            prefix = _prefix("c", thread) if namespace is None else _prefix("c", thread, namespace)
+            prefixes = [_prefix(thread, "c") if namespace is None else _prefix(thread, "c", namespace)]
         earlier = get_checkpoint_id(before) if before else None
-        for row, writes in self._latest_first(prefix, size):
-            if (wanted is None or row["id"] == wanted) and (earlier is None or row["id"] < earlier):
-                yield row, writes
+        for prefix in prefixes:
+            for row, writes in self._latest_first(prefix, size):
+                if (wanted is None or row["id"] == wanted) and (earlier is None or row["id"] < earlier):
+                    yield row, writes
+
+    def _threads(self) -> Texts:
+        """The prefixes of the checkpoints of all threads, the last first."""
+        keys = [*self._memory.keys(MARK), *self._memory.keys(ROOT)]
+        found = (key.partition(f"{ROOT}/c/") for key in keys)
+        return sorted({start + mark for start, mark, _ in found if mark}, reverse=True)
 
     def _read(self, key: str) -> tuple[dict[str, Any], Rows] | None:
         """The row of a checkpoint, and those of its pending writes, in one call."""
@@ -148,12 +164,14 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         row = rows.pop(key, None)
         return row and (row, {each: write for each, write in rows.items() if each.startswith(f"{key}/")})
 
-    def _latest_first(self, prefix: str, size: int = 1) -> Iterator[tuple[dict[str, Any], Rows]]:
+    def _latest_first(
+        self, prefix: str, size: int = 1, after: str | None = None
+    ) -> Iterator[tuple[dict[str, Any], Rows]]:
         """The rows of checkpoints with their pending writes: from the last key to the first, writes come before them.
 
         The first call reads `size` rows: one is all that the latest checkpoint of most threads has.
         """
-        after, size = None, min(size, LARGEST_PAGE)
+        size = min(size, LARGEST_PAGE)
         writes: Rows = {}
         while True:
             page = list(self._memory.items(prefix, after=after, limit=size, reverse=True))
@@ -183,9 +201,53 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         )
 
     def _read_channels(self, thread: str, namespace: str, versions: ChannelVersions) -> dict[str, Any]:
-        keys = {channel: join_key("b", thread, namespace, channel, str(at)) for channel, at in versions.items()}
+        keys = {channel: _row_key(thread, "b", namespace, channel, str(at)) for channel, at in versions.items()}
         found = self._memory.get_many(keys.values())
         return {channel: self._load(found[key], key) for channel, key in keys.items() if key in found}
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return what delta channels are made of: the last value that is stored, and what was written to it since.
+
+        The checkpoints before this one are read page by page; LangGraph's own method makes a call for each.
+        """
+        found: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
+        branch = self._branch(config) if channels else iter(())
+        next(branch, None)  # what is written to the checkpoint itself belongs to the next one
+        for row, rows in branch:
+            open_channels = {channel for channel, history in found.items() if "seed" not in history}
+            own = {key: write for key, write in rows.items() if write["channel"] in open_channels}
+            for pending in reversed(self._load_writes(own)):
+                found[pending[1]]["writes"].append(pending)
+            if open_channels & self._stored_channels(row):
+                values = self._to_tuple(row, {}).checkpoint["channel_values"]
+                for channel in open_channels & values.keys():
+                    found[channel]["seed"] = values[channel]
+            if all("seed" in history for history in found.values()):
+                break
+        for history in found.values():
+            history["writes"].reverse()
+        return found
+
+    def _branch(self, config: RunnableConfig) -> Iterator[tuple[dict[str, Any], Rows]]:
+        """A checkpoint, or the latest, and all before it in its branch, with their pending writes."""
+        thread, namespace = _place(config)
+        wanted = get_checkpoint_id(config)
+        after = f"{_row_key(thread, 'c', namespace, wanted)}0" if wanted else None  # "0" comes after "/"
+        rows = self._latest_first(_prefix(thread, "c", namespace), 100, after)
+        known = {row["id"]: (row, writes) for row, writes in islice(rows, 1)}
+        wanted = wanted or next(iter(known), None)
+        walked: set[str] = set()
+        while wanted and wanted not in walked:
+            walked.add(wanted)
+            while wanted not in known and (found := next(rows, None)):
+                known[found[0]["id"]] = found
+            # The id of a parent may be greater, if the clock of another process is ahead.
+            at = known.pop(wanted, None) or self._read(_row_key(thread, "c", namespace, wanted))
+            if at:
+                yield at
+            wanted = at and at[0]["parent"]
 
     def _load_writes(self, rows: Rows) -> Writes:
         found = sorted(
@@ -215,12 +277,12 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
                 continue
             large.append(channel)
             if channel in new_versions:
-                rows[join_key("b", thread, namespace, channel, str(new_versions[channel]))] = _encoded(blob)
+                rows[_row_key(thread, "b", namespace, channel, str(new_versions[channel]))] = _encoded(blob)
         state = {
             "checkpoint": {**checkpoint, "channel_values": small},
             "metadata": get_checkpoint_metadata(config, metadata),
         }
-        rows[join_key("c", thread, namespace, checkpoint["id"])] = {
+        rows[_row_key(thread, "c", namespace, checkpoint["id"])] = {
             "thread": thread,
             "ns": namespace,
             "id": checkpoint["id"],
@@ -228,8 +290,10 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
             "state": _encoded(self.serde.dumps_typed(state)),
             "large": large,
         }
-        messages = checkpoint["channel_values"].get(MESSAGES) if MESSAGES in new_versions and not namespace else None
-        save_rows(self._memory, rows, appended=self._to_list(thread, messages))
+        appended = {}
+        if MESSAGES in new_versions and not namespace:
+            appended = self._to_list(thread, checkpoint["channel_values"], get_checkpoint_id(config))
+        save_rows(self._memory, rows, appended=appended)
         return _config(thread, namespace, checkpoint["id"])
 
     def put_writes(
@@ -241,7 +305,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         replaced: dict[str, Any] = {}
         for number, (channel, value) in enumerate(writes):
             index = WRITES_IDX_MAP.get(channel, number)
-            key = join_key("c", thread, namespace, checkpoint_id, task_id, str(index))
+            key = _row_key(thread, "c", namespace, checkpoint_id, task_id, str(index))
             beside = {"task": task_id, "path": task_path, "channel": channel, "index": index}
             target = replaced if index < 0 else rows
             target[key] = {**beside, **_encoded(self.serde.dumps_typed(value))}
@@ -252,104 +316,146 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
             save_rows(self._memory, {**replaced, **{key: row for key, row in rows.items() if key not in known}})
 
     def delete_thread(self, thread_id: str) -> None:
-        for kind in KINDS:  # checkpoints and pending writes first: without them nothing else is read
-            self._memory.clear(kind + _prefix(str(thread_id)))
-        if key := _list_key(str(thread_id)):
-            self._memory.delete(key)
+        root = session_key(session_name(str(thread_id)), ROOT)
+        with self._memory.transaction() as t:
+            t.clear(f"{root}/")
+            t.clear(parts_below(root))
+            t.delete(_list_key(str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         wanted = set(run_ids)
-        rows = [row for row in self._checkpoints("c/") if self._metadata(row).get("run_id") in wanted]
-        for thread in {row["thread"] for row in rows}:  # first: a call after a kill finds the checkpoints again
-            self._delete_from_list(thread, wanted)
-        self._delete(rows)
+        for prefix in self._threads():
+            rows = list(self._checkpoints(prefix))
+            chosen = [row for row in rows if self._metadata(row).get("run_id") in wanted]
+            if unneeded := self._without_needed(chosen, rows):
+                # First: a call after a kill finds the checkpoints again.
+                self._delete_from_list(unneeded[0]["thread"], {row["id"] for row in unneeded})
+                self._delete(unneeded)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        target = str(target_thread_id)
+        source, target = str(source_thread_id), str(target_thread_id)
         for kind in "bc":  # checkpoints last: they refer to the others
-            start = _prefix(kind, str(source_thread_id))
+            start = _prefix(source, kind)
             for key, row in self._memory.items(start):
                 moved = {**row, "thread": target} if kind == "c" and "id" in row else row
                 if row.get("parts"):
                     moved = {**row, "data": load_text(self._memory, key, row), "parts": 0}
-                save_rows(self._memory, {_prefix(kind, target) + key.removeprefix(start): moved})
-        self._replace_list(target, self._listed(str(source_thread_id)))
+                save_rows(self._memory, {_prefix(target, kind) + key.removeprefix(start): moved})
+        self._replace_list(target, self._listed(source))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Delete all checkpoints of threads but the latest of each namespace, or with "delete" all of them.
 
-        Not for graphs with delta channels: their values are spread over the checkpoints before the latest.
+        What the delta channels of the latest are made of stays: the checkpoints back to one that has their values.
         """
         for thread in map(str, thread_ids):
             if strategy == "delete":
                 self.delete_thread(thread)
                 continue
-            rows = list(self._checkpoints(_prefix("c", thread)))
+            rows = list(self._checkpoints(_prefix(thread, "c")))
             latest = {row["ns"]: row["id"] for row in rows}  # in order, so that the last one stays
-            self._delete([row for row in rows if latest[row["ns"]] != row["id"]])
+            chosen = [row for row in rows if latest[row["ns"]] != row["id"]]
+            self._delete(self._without_needed(chosen, rows))
+
+    def _without_needed(
+        self, chosen: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]
+    ) -> Sequence[dict[str, Any]]:
+        """The chosen ones of a thread's checkpoints, without those that hold delta channels of the others."""
+        by_id = {(row["ns"], row["id"]): row for row in rows}
+        unneeded = {(row["ns"], row["id"]) for row in chosen}
+        for place in by_id.keys() - unneeded:
+            state = self._load(by_id[place]["state"])
+            counters = state["metadata"].get("counters_since_delta_snapshot", ())
+            missing = state["checkpoint"]["channel_versions"].keys() & counters
+            at, walked = place, {place}
+            while missing and (at := (at[0], by_id[at]["parent"])) in by_id.keys() - walked:
+                walked.add(at)
+                unneeded.discard(at)
+                missing -= self._stored_channels(by_id[at])
+        return [row for row in chosen if (row["ns"], row["id"]) in unneeded]
+
+    def _stored_channels(self, row: Mapping[str, Any]) -> set[str]:
+        """The channels that have a value in a checkpoint."""
+        return {*row["large"], *self._load(row["state"])["checkpoint"]["channel_values"]}
 
     def _delete(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Delete checkpoints with their writes, and the values of channels that no other checkpoint has."""
         for row in rows:
-            place = row["thread"], row["ns"], row["id"]
-            self._memory.delete(join_key("c", *place))
-            self._memory.clear(_prefix("c", *place))
-            self._memory.clear(PARTS + _prefix("c", *place))
+            key = _row_key(row["thread"], "c", row["ns"], row["id"])
+            self._memory.delete(key)
+            self._memory.clear(f"{key}/")
+            self._memory.clear(parts_below(key))
         for thread, namespace in {(row["thread"], row["ns"]) for row in rows}:
             used: set[str] = set()
-            for row in self._checkpoints(_prefix("c", thread, namespace)):
+            for row in self._checkpoints(_prefix(thread, "c", namespace)):
                 versions = self._load(row["state"])["checkpoint"]["channel_versions"]
-                used |= {join_key("b", thread, namespace, channel, str(at)) for channel, at in versions.items()}
-            prefix = _prefix("b", thread, namespace)
-            unused = [key for key in self._memory.keys(prefix) if key not in used]
+                used |= {_row_key(thread, "b", namespace, channel, str(at)) for channel, at in versions.items()}
+            unused = [key for key in self._memory.keys(_prefix(thread, "b", namespace)) if key not in used]
             kept = set(map(parts_prefix, used))
-            parts = [key for key in self._memory.keys(PARTS + prefix) if f"{key.rsplit('/', 2)[0]}/" not in kept]
-            delete_keys(self._memory, unused + parts)
+            parts = self._memory.keys(parts_below(_row_key(thread, "b", namespace)))
+            delete_keys(self._memory, unused + [key for key in parts if f"{key.rsplit('/', 2)[0]}/" not in kept])
 
     # ------------------------------------------------------------ the list of messages
 
-    def _to_list(self, thread: str, messages: Any) -> dict[str, Messages]:
+    def _to_list(self, thread: str, values: Mapping[str, Any], parent: str | None) -> dict[str, Messages]:
         """The messages of a checkpoint that the list of its thread does not have yet, by the key of the list.
 
         They are those after the last one in the list. If the checkpoint does not have that one, as after a step back to
-        an earlier checkpoint, the whole list is read.
+        an earlier checkpoint, the whole list is read. A delta channel only has those of the last step.
         """
-        key, found = _list_key(thread), _by_id(messages)
-        if key is None or not found:
+        is_delta = MESSAGES not in values
+        key, found = _list_key(thread), self._messages(values, self._writes_of(thread, parent) if is_delta else {})
+        if not found:
             return {}
         new = list(found)
-        last = [_listed_id(item) for item in self._memory.tail(key, 1)]
-        if last and last[0] in found:
-            new = new[new.index(last[0]) + 1 :]
-        elif last:
-            listed = {_listed_id(item) for item in self._listed(thread)}
+        recent = [_listed_id(item) for item in self._memory.tail(key, RECENT if is_delta else 1)]
+        if not is_delta and recent and recent[0] in found:
+            new = new[new.index(recent[0]) + 1 :]
+        elif recent:
+            listed = set(recent) if is_delta else {_listed_id(item) for item in self._listed(thread)}
             new = [each for each in new if each not in listed]
         rest = self._append_all_but_rest(key, [_to_item(found[each], each) for each in new])
         return {key: rest} if rest else {}
 
-    def _delete_from_list(self, thread: str, runs: Collection[str]) -> None:
-        """Delete the messages from a thread's list that only checkpoints of these runs have."""
+    def _messages(self, values: Mapping[str, Any], parent_writes: Rows) -> dict[str, BaseMessage]:
+        """The messages of a checkpoint by id; those that its step has added, if they are in a delta channel."""
+        found = values.get(MESSAGES)
+        if isinstance(found, _DeltaSnapshot):
+            found = found.value
+        elif MESSAGES not in values:
+            own = {key: row for key, row in parent_writes.items() if row["channel"] == MESSAGES}
+            written = [value if isinstance(value, list) else [value] for _, _, value in self._load_writes(own)]
+            found = [each for part in written for each in part if not isinstance(each, RemoveMessage)]
+        return _by_id(found)
+
+    def _writes_of(self, thread: str, checkpoint_id: str | None) -> Rows:
+        """The pending writes of a checkpoint of the root graph."""
+        found = self._read(_row_key(thread, "c", "", checkpoint_id)) if checkpoint_id else None
+        return found[1] if found else {}
+
+    def _delete_from_list(self, thread: str, checkpoint_ids: Collection[str]) -> None:
+        """Delete the messages from a thread's list that only these checkpoints have."""
         gone: set[str] = set()
         left: set[str] = set()
-        for row in self._checkpoints(_prefix("c", thread, "")):
-            found = self._to_tuple(row, {})
-            ids = gone if found.metadata.get("run_id") in runs else left
-            ids.update(_by_id(found.checkpoint["channel_values"].get(MESSAGES)))
+        rows = {row["id"]: (row, writes) for row, writes in self._latest_first(_prefix(thread, "c", ""), LARGEST_PAGE)}
+        for name, (row, _) in rows.items():
+            parent_writes = rows[row["parent"]][1] if row["parent"] in rows else {}
+            ids = gone if name in checkpoint_ids else left
+            ids.update(self._messages(self._to_tuple(row, {}).checkpoint["channel_values"], parent_writes))
         gone -= left
         if gone:
             self._replace_list(thread, [item for item in self._listed(thread) if _listed_id(item) not in gone])
 
     def _listed(self, thread: str) -> Messages:
-        key = _list_key(thread)
-        found: Messages = self._memory.get(key, []) if key else []
+        found: Messages = self._memory.get(_list_key(thread), [])
         return found
 
     def _replace_list(self, thread: str, items: Messages) -> None:
         """Replace the list of a thread; of what a kill leaves out, the next checkpoint appends the messages it has."""
-        if key := _list_key(thread):
-            self._memory.delete(key)
-            if rest := self._append_all_but_rest(key, items):
-                self._memory.append(key, *rest)
+        key = _list_key(thread)
+        self._memory.delete(key)
+        if rest := self._append_all_but_rest(key, items):
+            self._memory.append(key, *rest)
 
     def _append_all_but_rest(self, key: str, items: Messages) -> Messages:
         """Append items in calls of 2 MiB, and return the rest: what one call writes with a checkpoint."""
@@ -441,16 +547,17 @@ def _config(thread: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
 
 
-def _prefix(*parts: str) -> str:
-    return f"{join_key(*parts)}/"
+def _row_key(thread: str, kind: str, *parts: str) -> str:
+    return session_key(session_name(thread), join_key(ROOT, kind, *parts))
 
 
-def _list_key(thread: str) -> str | None:
-    """The key of the list of a thread's messages; None if its name is too long for that of a session."""
-    try:
-        return session_key(thread)
-    except InvalidInput:
-        return None
+def _prefix(thread: str, kind: str, *parts: str) -> str:
+    return f"{_row_key(thread, kind, *parts)}/"
+
+
+def _list_key(thread: str) -> str:
+    """The key of the list of a thread's messages."""
+    return session_key(session_name(thread))
 
 
 def _by_id(messages: Any) -> dict[str, BaseMessage]:
@@ -551,15 +658,14 @@ class ScrubjayStore(BaseStore):
         self._refresh([item for item, _ in found], op.refresh_ttl)
         return [SearchItem(**_fields(item), score=score) for item, score in found]
 
-    def _latest(self, op: SearchOp) -> Iterator[StoredItem]:
+    def _latest(self, op: SearchOp) -> Sequence[StoredItem]:
         """The items below a namespace that fit a filter, the latest first."""
-        where = {"value": _representable(plain(op.filter))} if op.filter else None
-        for start in range(0, op.limit, MAX_RECALL):
-            count = min(op.limit - start, MAX_RECALL)
-            page = self._memory.find(_below(op), where=where, limit=count, offset=op.offset + start)
-            yield from page
-            if len(page) < count:
-                break
+        where = {"value": _representable(plain(op.filter))} if op.filter else {}
+        if op.limit <= MAX_RECALL:
+            return self._memory.find(_below(op), where=where, limit=op.limit, offset=op.offset)
+        # Not page by page: a find sorts all items for each page, and what changes between two moves to another one.
+        fitting = (item for item in self._memory.scan(_below(op)) if matches(item.value, where))
+        return nlargest(op.offset + op.limit, fitting, key=lambda item: item.updated_at)[op.offset :]
 
     def _ranked(self, op: SearchOp) -> list[tuple[StoredItem, float]]:
         """The items below a namespace that fit a query and a filter, the best first."""

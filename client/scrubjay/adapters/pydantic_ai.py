@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
+from scrubjay.adapters._large import read_keys
 from scrubjay.adapters._plain import join_key
 from scrubjay.async_memory import AsyncMemory
+from scrubjay.conversations import MARK, STATE, session_key, split_key
 from scrubjay.conversations import entry as message_entry
-from scrubjay.conversations import session_key
 from scrubjay.errors import Conflict
 from scrubjay.memory import Memory
 
@@ -31,6 +32,7 @@ try:
 except ImportError as error:
     raise missing("pydantic-ai", "Pydantic AI 2.66 or newer", error) from error
 
+_RECORD = f"{STATE}pydantic-ai"
 _RECORDS: TypeAdapter[Any] = TypeAdapter(ConversationRecord)
 _ENTRIES: TypeAdapter[Any] = TypeAdapter(ConversationEntry)
 
@@ -53,7 +55,7 @@ class ScrubjayConversations(ConversationStore):
         return None if found is None else _RECORDS.validate_python(found)
 
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
-        found = await read(lambda: list(self._memory.values("record/")))
+        found = await read(self._stored_records)
         records = [_RECORDS.validate_python(each) for each in found if scope is None or each["scope"] == scope]
         records.sort(key=lambda record: record.updated_at, reverse=True)
         return records[:limit]
@@ -122,12 +124,16 @@ class ScrubjayConversations(ConversationStore):
 
     def _is_shared(self, conversation: str, entries: set[str]) -> bool:
         """Whether another conversation has some of these messages."""
-        for record in self._memory.values("record/"):
+        for record in self._stored_records():
             if record["conversation_id"] != conversation:
                 for head in (record["head_id"], *record["branches"]):
                     if any(entry.id in entries for entry in self._read_history(head, None)):
                         return True
         return False
+
+    def _stored_records(self) -> list[Any]:
+        keys = [*self._memory.keys(MARK), _RECORD]
+        return list(read_keys(self._memory, [key for key in keys if split_key(key)[1] == _RECORD]).values())
 
     def _read_history(self, head_id: str | None, limit: int | None) -> list[ConversationEntry]:
         """The messages up to the head: one read for each list that they are in, of its end if that has them."""
@@ -152,7 +158,7 @@ class ScrubjayConversations(ConversationStore):
 
 
 def _record_key(conversation: str) -> str:
-    return join_key("record", conversation)
+    return session_key(conversation, _RECORD)
 
 
 def _entry_key(entry_id: str) -> str:

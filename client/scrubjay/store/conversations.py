@@ -28,11 +28,11 @@ from scrubjay.exact_json import decode, encode
 from scrubjay.models import Conversation, Message, to_time
 from scrubjay.store.encryption import item_associated_data
 from scrubjay.store.expiry import is_expired, remove_item
-from scrubjay.store.items import list_keys
+from scrubjay.store.items import clear_below
 from scrubjay.store.note_rows import erase_note, hash_label
 from scrubjay.store.operation import ERASE, SNAPSHOT, Context, SlowQuery, Statements, operation
 from scrubjay.store.usage import NamespaceUsage, open_namespace
-from scrubjay.validation import MAX_MESSAGES_PAGE, MAX_PAGE
+from scrubjay.validation import MAX_MESSAGES_PAGE
 
 LISTS_PER_QUERY = 1000
 """Lists that are looked at in one query for conversations."""
@@ -134,11 +134,15 @@ def read_conversation(
 def forget_session(context: Context, namespace: str, session: str) -> Statements[tuple[int, NamespaceUsage]]:
     """Erase the items and notes of a session; how many there were that users know of, so without lists of ids."""
     usage = yield from open_namespace(context, namespace)
-    count = 0
-    for key in (yield from _keys_of(context, namespace, session)):
+    prefixes, keys = yield from _keys_of(context, namespace, session)
+    erased: list[str] = []
+    for key in keys:
         for version, size, length, *_ in (yield "find_item", (namespace, key)):
             yield from remove_item(usage, key, version, size, length, verb="delete")
-            count += not (key.endswith(IDS) or split_key(key)[1].startswith(LEARNED))
+            erased.append(key)
+    for prefix in prefixes:
+        erased += yield from clear_below(usage, context.now, prefix)
+    count = sum(not (key.endswith(IDS) or split_key(key)[1].startswith(LEARNED)) for key in erased)
     label = hash_label(context.cipher, session)
     for expires_at, *columns in (yield SlowQuery("find_session_notes", (namespace, label))):
         yield from erase_note(usage, columns, "forget")
@@ -296,21 +300,16 @@ def _open_any(context: Context, namespace: str, key: str) -> Statements[_List | 
         return None
 
 
-def _keys_of(context: Context, namespace: str, session: str) -> Statements[list[str]]:
-    """The keys of a session: with its prefix, a conversation of its name, and the adapters' own for "default"."""
+def _keys_of(context: Context, namespace: str, session: str) -> Statements[tuple[list[str], list[str]]]:
+    """The prefixes of a session's keys, and its keys without: a conversation of its name, and those of "default"."""
     prefixes = [f"{MARK}{quote_session(session)}:"]
-    exact = []
+    keys = []
     if session == DEFAULT:
         prefixes += [WITH, STATE]
-        exact = [key for name in (HISTORY, MESSAGES, SPEAKERS) for key in _with_companions(name)]
+        keys = [key for name in (HISTORY, MESSAGES, SPEAKERS) for key in _with_companions(name)]
     if may_be_conversation(session) and (yield from _summarize(context, namespace, Cursor(0, session))):
-        exact += _with_companions(session)
-    for prefix in prefixes:
-        page = [""]
-        while page:
-            page = yield from list_keys(namespace, prefix, page[-1], MAX_PAGE).start(context)
-            exact += page
-    return exact
+        keys += _with_companions(session)
+    return prefixes, keys
 
 
 def _with_companions(key: str) -> list[str]:

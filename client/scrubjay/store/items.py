@@ -312,18 +312,27 @@ def clear_items(context: Context, namespace: str) -> Statements[tuple[int, Names
 def clear_prefix(context: Context, namespace: str, prefix: str) -> Statements[tuple[int, NamespaceUsage]]:
     """Delete the items whose keys start with `prefix`; how many had not expired."""
     usage = yield from open_namespace(context, namespace)
-    at = (namespace, *key_range(prefix))
+    live = yield from clear_below(usage, context.now, prefix)
+    yield from usage.save()
+    return len(live), usage
+
+
+def clear_below(usage: NamespaceUsage, now: int, prefix: str) -> Statements[list[str]]:
+    """Delete the items under a prefix, and subtract them from the usage, which the caller saves.
+
+    Returns the keys of those that had not expired.
+    """
+    at = (usage.namespace, *key_range(prefix))
     found = yield "find_items_between", at
     yield "delete_list_rows_between", at
     yield "delete_items_between", at
-    live = 0
+    live: list[str] = []
     for key, version, size, expires_at in found:
-        is_live = not is_expired(expires_at, context.now)
-        live += is_live
+        if is_live := not is_expired(expires_at, now):
+            live.append(key)
         usage.release(keys=1, size=size, version=version)
         usage.record(key, size, "delete" if is_live else "expire")
-    yield from usage.save()
-    return live, usage
+    return live
 
 
 @operation("touch", WRITE)
