@@ -38,6 +38,7 @@ def test_a_flow_goes_on_with_its_state(home):
     assert first.kickoff() == 1
     assert Count().kickoff(inputs={"id": first.flow_id}) == 2
     assert ScrubjayFlowPersistence("crewai").load_state(first.flow_id)["count"] == 2
+    assert Memory("crewai").usage().writes_today == 4  # one for each of two steps, twice
     assert ScrubjayFlowPersistence().load_state("none") is None
 
 
@@ -130,7 +131,9 @@ def test_a_crew_remembers_without_a_key_a_model_or_an_embedder(home, monkeypatch
     model = Echo()
     agent = Agent(role="Writer", goal="write", backstory="writes", llm=model)
     task = Task(description="Write about walnuts for the customer", expected_output="a text", agent=agent)
+    before = Memory("crewai").usage().writes_today
     Crew(agents=[agent], tasks=[task], memory=memory).kickoff()
+    assert Memory("crewai").usage().writes_today == before + 1
     assert "allergic to walnuts" in model._asked[0]
     assert any("The report about walnuts is done" in note.content for note in Memory("crewai").notes())
 
