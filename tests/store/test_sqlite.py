@@ -297,6 +297,15 @@ def test_writes_start_again_at_midnight_and_a_clock_set_back_gives_none_twice(op
     driver.run(items.set_item("ns", "k", "3"))
 
 
+@pytest.mark.parametrize(("durability", "megabytes"), [("full", 4), ("fast", 16)])
+def test_the_log_stops_growing(tmp_path, durability, megabytes):
+    store = SqliteStore(tmp_path / "db", durability=durability, clock=Clock())  # no sweep empties the log
+    for i in range(50):
+        store.run(items.set_item("ns", "k", json.dumps(str(i) * 250_000)))
+    assert megabytes <= (tmp_path / "db-wal").stat().st_size / 1e6 < megabytes + 2
+    store.close()
+
+
 def test_expired_items_are_swept_with_their_rows(open_driver):
     clock = Clock()
     driver = open_driver(clock=clock)

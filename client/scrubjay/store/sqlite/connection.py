@@ -26,13 +26,15 @@ T = TypeVar("T")
 
 BUSY_SECONDS = 30.0
 """Seconds that a writer waits for the lock of another process before it raises Unavailable."""
-CHECKPOINT_PAGES = 4000
-"""Pages (16 MB) in the write-ahead log at which SQLite copies it into the file; each time costs two fsyncs."""
 CACHE_KIB = 8000
 """KiB of the file that a connection caches; with SQLite's default of 2 MB, a recall among 100,000 notes takes twice as
 long."""
 SYNCHRONOUS = {"full": "FULL", "fast": "NORMAL"}
 """full: an acknowledged write is on disk. fast: a power cut may lose the last writes, but never damages the file."""
+CHECKPOINT_PAGES = {"full": 1000, "fast": 4000}
+"""Pages of 4 KiB in the write-ahead log, by durability, at which SQLite copies it into the file, and starts it again.
+This costs two fsyncs, the only ones with "fast". With "full" each commit has one, which takes up to twice as long while
+the log still grows, because the file's new size has to reach the disk too."""
 
 _open_stores: weakref.WeakSet[Connections] = weakref.WeakSet()
 """The open files of this process: SQLite's locks only show which files other processes have open."""
@@ -109,7 +111,7 @@ class Connections(ConnectionPool[sqlite3.Connection]):
         """The settings of every connection, here and under aiosqlite."""
         return (
             f"PRAGMA synchronous = {SYNCHRONOUS[self.durability]}",
-            f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}",
+            f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES[self.durability]}",
             f"PRAGMA cache_size = -{CACHE_KIB}",
             "PRAGMA secure_delete = ON",  # deleted data is overwritten
             "PRAGMA fullfsync = ON",  # macOS: fsync alone does not reach the disk there
