@@ -142,7 +142,8 @@ class Sender(ForkSafe):
                 self._start()
             else:
                 self._file.close()
-                _empty_files[self._file_key] = self._file.fingerprint()
+                if not self.of_other_keys:
+                    _empty_files[self._file_key] = self._file.fingerprint()
 
     @property
     def _file_key(self) -> tuple[Path, Target]:
