@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -18,8 +21,10 @@ import requests
 
 from harness import Server, clean_environment, fresh_name, run_command, serving
 from scrubjay import Memory
-from scrubjay.cli import main
+from scrubjay.cli import data, main
+from scrubjay.cli.output import Report
 from scrubjay.store import items, usage
+from scrubjay.store.recover import recovery
 from scrubjay.store.sqlite import SqliteStore
 
 NO_LIMITS = ("--writes-per-day", "0", "--max-bytes", "0")
@@ -440,6 +445,35 @@ def test_recover_saves_tells_and_can_be_put_in_place(ill):
     assert b"LOST" not in well.stdout
 
 
+def test_the_advice_of_a_recovery_can_be_pasted_for_a_path_with_a_space(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    damaged = Path("my data/t.db")
+    damaged.parent.mkdir()
+    assert scrubjay("set", "ns", "k", "1", "--path", damaged).returncode == 0
+    printed = scrubjay("recover", damaged, XDG_DATA_HOME=str(tmp_path)).stdout.decode()
+    advice = re.findall(r": scrubjay (.*)$", printed, re.MULTILINE)
+    assert [words.split()[0] for words in advice] == ["doctor", "restore"]
+    for words in advice:
+        done = scrubjay(*shlex.split(words), XDG_DATA_HOME=str(tmp_path))
+        assert done.returncode == 0, done.stderr
+    assert list(damaged.parent.glob("t.db.before-restore-*")), "the damaged file is replaced, and no other"
+    assert not (tmp_path / "scrubjay").exists()
+
+
+def test_a_loss_is_told_without_what_was_not_lost(capsys):
+    for pages, rows, printed in ((0, 3, "3 rows"), (2, 0, "2 of 90 pages"), (2, 1, "2 of 90 pages, and 1 row")):
+        found = recovery.Report({}, 90, pages, rows, [])
+        data._report_recovered(found, Path("db"), Path("new"), Report(argparse.Namespace(json=False)))
+        assert f"LOST     {printed}\n" in capsys.readouterr().out
+
+
+def test_recover_refuses_a_database_of_postgresql_without_its_password(capsys):
+    done = scrubjay("recover", "postgresql://user:hunter2@host/db")
+    assert done.returncode == 1
+    assert b"pg_restore" in done.stderr
+    assert b"hunter2" not in done.stderr + done.stdout
+
+
 def test_an_empty_file_is_a_new_database_unless_its_log_says_otherwise(tmp_path):
     (tmp_path / "db").write_bytes(b"")
     assert scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db").returncode == 0
@@ -483,6 +517,55 @@ def test_a_backup_never_takes_the_place_of_a_file_in_use(tmp_path):
                 assert done.returncode == 1
                 assert b"name another file" in done.stderr, done.stderr
         assert scrubjay("get", "ns", "k", "--url", server.url).stdout == b"1\n"
+
+
+def test_an_export_is_written_into_a_pipe_and_through_a_link_and_keeps_permissions(tmp_path):
+    assert scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db").returncode == 0
+    pipe, file, link = (tmp_path / name for name in ("pipe", "file", "link"))
+    os.mkfifo(pipe)
+    file.write_text("old")
+    file.chmod(0o644)
+    link.symlink_to(file)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    for target in (pipe, link):
+        done = scrubjay("export", "ns", "-o", target, "--path", tmp_path / "db")
+        assert done.returncode == 0, done.stderr
+    assert pipe.is_fifo(), "a pipe is not replaced by a file"
+    reader.join(timeout=60)
+    assert b'"k"' in received[0]
+    assert link.is_symlink()
+    assert b'"k"' in file.read_bytes()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    read_end, write_end = os.pipe()  # as a process substitution of a shell, whose name is a link to no path
+    assert scrubjay("export", "ns", "-o", f"/dev/fd/{write_end}", "--path", tmp_path / "db").returncode == 0
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as output:
+        assert b'"k"' in output.read()
+
+
+@pytest.mark.parametrize("flags", [(), ("--force",)])
+def test_a_backup_is_a_file_and_takes_the_place_of_no_pipe(tmp_path, flags):
+    assert scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db").returncode == 0
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        refused = scrubjay("backup", *flags, tmp_path / name, "--path", tmp_path / "db")
+        assert refused.returncode == 1
+        assert b"is a device or a pipe, which a file cannot replace; name a file" in refused.stderr
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_backup_replaces_what_a_link_points_to(tmp_path):
+    assert scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db").returncode == 0
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    (folder / "copy").write_text("old")
+    (tmp_path / "link").symlink_to("disk/copy")
+    assert scrubjay("backup", "--force", tmp_path / "link", "--path", tmp_path / "db").returncode == 0
+    assert (tmp_path / "link").is_symlink()
+    assert scrubjay("get", "ns", "k", "--path", folder / "copy").stdout == b"1\n"
 
 
 def test_erasing_what_is_not_there_says_so(tmp_path):

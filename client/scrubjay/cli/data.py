@@ -31,7 +31,7 @@ from scrubjay.cli.parser import Commands
 from scrubjay.cli.progress import Progress
 from scrubjay.errors import Forbidden, InvalidInput, Unavailable, pluralize
 from scrubjay.executor import Executor
-from scrubjay.settings import Settings, checked, memory_settings, parse_count
+from scrubjay.settings import Settings, checked, is_database, memory_settings, parse_count
 from scrubjay.store import engine
 from scrubjay.store.sqlite import SqliteStore
 from scrubjay.validation import check_namespace
@@ -51,6 +51,7 @@ STDIO = "-"
 MAX_NAMES = 10
 """Namespaces that `restore` names; more are counted, and --json has all."""
 _INSTEAD_OF_BACKUP = "back it up with pg_dump or pg_basebackup, or its namespaces with `scrubjay export --all`"
+_INSTEAD_OF_RESTORE = "restore it with pg_restore, or its namespaces with `scrubjay import`"
 _Export: TypeAlias = Callable[[str, Callable[[bytes], object], Progress], object]
 
 
@@ -384,27 +385,32 @@ def recover(arguments: argparse.Namespace) -> int:
     from scrubjay.store.recover import recovery  # noqa: PLC0415
     from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
 
+    if is_database(arguments.file):
+        raise InvalidInput(
+            f"this command works on a SQLite file, and that is a PostgreSQL database: {_INSTEAD_OF_RESTORE}"
+        )
     damaged = Path(arguments.file).expanduser()
     target = Path(arguments.target or f"{damaged}.recovered").expanduser()
     with copies.atomic_write(target) as partial, Progress("page") as progress:
         report = recovery.recover(damaged, partial, progress, memory_settings().secret)
     with Report(arguments) as tell:
-        _report_recovered(report, target, tell)
+        _report_recovered(report, damaged, target, tell)
     return 0 if report.is_complete else 1
 
 
-def _report_recovered(report: recovery.Report, target: Path, tell: Report) -> None:
+def _report_recovered(report: recovery.Report, damaged: Path, target: Path, tell: Report) -> None:
     tell(file=str(target), saved=report.saved, lost=[])
     for table, rows in sorted(report.saved.items()):
         tell(f"saved    {pluralize(rows, 'row')} of {table}")
-    if report.unreadable_pages or report.unreadable_rows:
-        pages, rows_lost = pluralize(report.pages, "page"), pluralize(report.unreadable_rows, "row")
-        lost = f"{report.unreadable_pages:,} of {pages}, and {rows_lost}"
+    pages = f"{report.unreadable_pages:,} of {pluralize(report.pages, 'page')}" if report.unreadable_pages else ""
+    rows_lost = pluralize(report.unreadable_rows, "row") if report.unreadable_rows else ""
+    if lost := ", and ".join(filter(None, (pages, rows_lost))):
         tell(f"LOST     {lost}", lost=[lost])
     for sentence in report.missing:
         tell(f"LOST     {sentence}", lost=[sentence])
-    tell(f"{target} has everything that could be read; check it with: scrubjay doctor --path {target}")
-    tell(f"use it with: scrubjay restore {target}")
+    new, old = shlex.quote(str(target)), shlex.quote(str(damaged))
+    tell(f"{target} has everything that could be read; check it with: scrubjay doctor --path {new}")
+    tell(f"use it with: scrubjay restore {new} --path {old}")
 
 
 def _report_erased(erased: erasure.Erasure, report: Report) -> None:
@@ -425,7 +431,7 @@ def _report_erased(erased: erasure.Erasure, report: Report) -> None:
 
 def _path_only(arguments: argparse.Namespace) -> Path:
     settings = settings_of(arguments)
-    engine.require_file(settings, "restore it with pg_restore, or its namespaces with `scrubjay import`")
+    engine.require_file(settings, _INSTEAD_OF_RESTORE)
     if settings.url:
         raise InvalidInput("this command works on the file: run it on the server's machine, with --path")
     return Path(settings.path).expanduser()
@@ -451,14 +457,19 @@ def _read_erasure(data: dict[str, object]) -> erasure.Erasure:
 
 @contextlib.contextmanager
 def _writing(output: str | None) -> Iterator[BinaryIO]:
-    """Standard output, or a file that appears when it is complete."""
+    """Standard output, a device or a pipe, or a file that appears when it is complete."""
     from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
 
     if output in (None, STDIO):
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with copies.atomic_write(Path(output).expanduser(), force=True) as partial, partial.open("wb") as file:
+    target = Path(output).expanduser()
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        with target.open("wb") as file:
+            yield file
+        return
+    with copies.atomic_write(target, force=True) as partial, partial.open("wb") as file:
         yield file
 
 
