@@ -285,6 +285,7 @@ def test_an_export_of_everything_says_that_it_has_no_api_keys(tmp_path):
 
 def test_a_restore_tells_which_revoked_keys_are_in_force_again(tmp_path):
     path, keep = tmp_path / "db", tmp_path / "copy"
+    SqliteStore(path).close()
     kept, leaked = (
         scrubjay("key", "issue", "--admin", "--name", n, "--path", path).stdout.decode().strip() for n in "ab"
     )

@@ -917,6 +917,23 @@ def test_a_database_that_cannot_be_opened_is_refused_with_advice(url, broken, ad
         PostgresStore(broken(url))
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://bob:hunter2@h1,h2:5433/db?schema=s", "postgresql://bob@h1,h2:5433/db?schema=s"),
+        ("postgresql://h/db?user=bob&password=hunter2&sslmode=require", "postgresql://h/db?user=bob&sslmode=require"),
+        ("postgresql:///db?host=/run/postgresql", "postgresql:///db?host=/run/postgresql"),
+        ("postgresql://b%40b@h/db?options=-c%20a%3Db", "postgresql://b%40b@h/db?options=-c%20a%3Db"),
+    ],
+)
+def test_a_url_without_its_password_connects_as_the_same_user(url, shown):
+    address = connection.Address(url)
+    assert address.without_password == shown
+    given, again = (psycopg.conninfo.conninfo_to_dict(each.conninfo) for each in (address, connection.Address(shown)))
+    given.pop("password", None)
+    assert again == given
+
+
 def test_no_message_shows_the_password():
     address = connection.Address("postgresql://bob:hunter2@h1,h2:5433/db?schema=s&sslmode=require")
     assert address.name == "postgresql://h1,h2:5433/db?schema=s"
