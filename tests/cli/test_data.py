@@ -344,8 +344,56 @@ def test_a_restore_tells_when_no_key_is_in_force_any_more(tmp_path):
     assert scrubjay("backup", tmp_path / "keyed", "--path", tmp_path / "db").returncode == 0
     told = scrubjay("restore", tmp_path / "copy", "--path", tmp_path / "db").stdout.decode()
     assert "every user of this machine gets in without one" in told
-    told = scrubjay("restore", tmp_path / "keyed", "--path", tmp_path / "elsewhere", "--revoke-keys").stdout.decode()
+    told = scrubjay("restore", tmp_path / "keyed", "--path", tmp_path / "db", "--revoke-keys").stdout.decode()
     assert "a server lets nobody in" in told
+
+
+def test_a_restore_tells_when_no_admin_key_is_in_force_any_more(tmp_path):
+    path, copy = tmp_path / "my db", tmp_path / "copy"
+    SqliteStore(path).close()
+    admin, _ = (
+        scrubjay("key", "issue", *flags, "--path", path).stdout.decode().split("_")[1] for flags in (["--admin"], [])
+    )
+    assert scrubjay("backup", copy, "--path", path).returncode == 0
+    assert scrubjay("key", "revoke", admin, "--path", path).returncode == 0
+    told = scrubjay("restore", copy, "--path", path, "--revoke-keys").stdout.decode()
+    assert f"revoked  api key {admin}" in told
+    assert "CAUTION  no admin key is in force; to make one:" in told
+    advice = re.search(r"scrubjay (key issue .*)$", told, re.MULTILINE)[1]
+    assert scrubjay(*shlex.split(advice)).returncode == 0
+    assert scrubjay("key", "list", "--path", path).stdout.count(b"\n") == 2
+
+
+def test_a_restore_without_a_previous_database_compares_no_keys_and_revokes_none(tmp_path):
+    path, copy, new = tmp_path / "db", tmp_path / "copy", tmp_path / "typo" / "fresh.db"
+    SqliteStore(path).close()
+    ids = sorted(scrubjay("key", "issue", "--admin", "--path", path).stdout.decode().split("_")[1] for _ in range(3))
+    assert scrubjay("backup", copy, "--path", path).returncode == 0
+    refused = scrubjay("restore", copy, "--path", new, "--revoke-keys")
+    assert refused.returncode == 1
+    assert f"there is no database at {new}" in refused.stderr.decode()
+    assert not new.parent.exists(), "it is refused before anything is done"
+    told = scrubjay("restore", copy, "--path", new).stdout.decode()
+    assert f"there was no database at {new}, so it is new: a server that is running keeps its own" in told
+    assert told.count("CAUTION") == 1
+    assert f"scrubjay key list --path {new}" in told
+    listed = [json.loads(line) for line in scrubjay("key", "list", "--path", new, "--json").stdout.splitlines()]
+    assert sorted(key["id"] for key in listed) == ids
+    done = scrubjay("restore", copy, "--path", tmp_path / "other", "--json")
+    assert json.loads(done.stdout)["in_force_again"] == ids
+
+
+def test_a_restore_over_a_database_that_cannot_be_read_revokes_no_key(tmp_path):
+    path, copy = tmp_path / "db", tmp_path / "copy"
+    SqliteStore(path).close()
+    assert scrubjay("key", "issue", "--admin", "--path", path).returncode == 0
+    assert scrubjay("backup", copy, "--path", path).returncode == 0
+    path.write_bytes(b"no database" * 1000)
+    told = scrubjay("restore", copy, "--path", path, "--revoke-keys").stdout.decode()
+    assert "it cannot be read, so it is not compared with the backup" in told
+    assert "no api key was revoked: nothing tells which were in force before the restore" in told
+    assert told.count("CAUTION") == 1
+    assert scrubjay("key", "list", "--path", path).stdout.count(b"\n") == 1
 
 
 def test_the_routes_are_described(here):

@@ -247,22 +247,32 @@ def _back_up(arguments: argparse.Namespace, partial: Path, target: Path) -> None
 def restore(arguments: argparse.Namespace) -> int:
     from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
 
-    path = _path_only(arguments)
+    path, flags = _path_only(arguments), engine.flags_of(settings_of(arguments))
+    if arguments.revoke_keys and copies.is_empty(path):
+        raise InvalidInput(
+            f"there is no database at {path}, so it is not known which api keys of the backup were revoked after it;"
+            f" restore without --revoke-keys, then look at: scrubjay key list {flags}"
+        )
     with _reading(arguments.file, "the backup to restore") as copy, Progress("page") as progress:
         restored = copies.restore(copy, path, progress)
     previous = restored.previous
     with Report(arguments) as report:
-        report(f"{path} is restored, api keys and quotas included", file=str(path))
-        report(f"the previous database is kept: {previous}" if previous else "", previous=previous and str(previous))
-        if previous:
+        report(f"{path} is restored, api keys and quotas included", file=str(path), previous=previous and str(previous))
+        if previous is None:
+            report(f"there was no database at {path}, so it is new: a server that is running keeps its own")
+        else:
+            report(f"the previous database is kept: {previous}")
             _report_namespaces(restored, report)
         with contextlib.closing(copies.Copy(path)) as store:
-            _report_keys(store, restored, report, revoke=arguments.revoke_keys)
+            _report_keys(store, restored, report, flags, revoke=arguments.revoke_keys)
     return 0
 
 
 def _report_namespaces(restored: copies.Restored, report: Report) -> None:
     """Print which namespaces only the previous database has, and which only the backup has."""
+    if restored.before is None:
+        report("it cannot be read, so it is not compared with the backup")
+        return
     before, after = restored.before.namespaces, restored.after.namespaces
     for text, field, names in (
         ("removed  {}, which only the previous database has", "removed", sorted(before - after)),
@@ -273,14 +283,56 @@ def _report_namespaces(restored: copies.Restored, report: Report) -> None:
         report(text.format(shown) if names else "", **{field: names})
 
 
-def _report_keys(store: SqliteStore, restored: copies.Restored, report: Report, *, revoke: bool) -> None:
-    """Print or revoke the api keys that the restore has put in force: they may have been revoked after the backup.
+def _report_keys(store: SqliteStore, restored: copies.Restored, report: Report, flags: str, *, revoke: bool) -> None:
+    """Print or revoke the api keys that the restore has put in force, and tell when those left are too few."""
+    from scrubjay.store import api_keys  # noqa: PLC0415
+
+    before, after = restored.before, restored.after.api_keys
+    if before is None or restored.previous is None:
+        _report_uncompared_keys(after, report, flags, revoke=revoke)
+    else:
+        _report_changed_keys(store, before.api_keys, after, report, flags, revoke=revoke)
+    in_force = store.run(api_keys.list_all())
+    if any(key.admin for key in in_force) or not (after or before is None or before.api_keys):
+        return
+    if in_force:
+        report("CAUTION  no admin key is in force; to make one:", no_admin_key_in_force=True)
+    else:
+        is_open = store.run(api_keys.admit(None)) is not None
+        who = "every user of this machine gets in without one" if is_open else "a server lets nobody in"
+        report(f"CAUTION  no api key is in force, so {who}; to make one:", no_key_in_force=True)
+    report(f"         scrubjay key issue --admin {flags}")
+
+
+def _report_uncompared_keys(
+    after: frozenset[tuple[str, str, str]], report: Report, flags: str, *, revoke: bool
+) -> None:
+    """Print that api keys of the backup may have been revoked after it, where nothing tells which."""
+    if revoke:
+        report("no api key was revoked: nothing tells which were in force before the restore", revoked=[])
+    if after:
+        report(
+            f"CAUTION  {pluralize(len(after), 'api key')} of the backup may have been revoked after it; look at:",
+            in_force_again=sorted(identity for identity, *_ in after),
+        )
+        report(f"         scrubjay key list {flags}")
+
+
+def _report_changed_keys(
+    store: SqliteStore,
+    before: frozenset[tuple[str, str, str]],
+    after: frozenset[tuple[str, str, str]],
+    report: Report,
+    flags: str,
+    *,
+    revoke: bool,
+) -> None:
+    """Print or revoke the api keys that were not in force before the restore.
 
     A key that was rotated after the backup has its old secret again.
     """
     from scrubjay.store import api_keys  # noqa: PLC0415
 
-    before, after = restored.before.api_keys, restored.after.api_keys
     for identity, name in sorted({(each[0], each[2]) for each in before} - {(each[0], each[2]) for each in after}):
         report(
             f"CAUTION  api key {identity} ({name}) is not valid any more: the backup does not have it", lost=[identity]
@@ -296,12 +348,7 @@ def _report_keys(store: SqliteStore, restored: copies.Restored, report: Report, 
         else:
             what = "has its old secret again" if identity in rotated else "is in force, and was not before"
             report(f"CAUTION  api key {identity} ({name}) {what}; to revoke it:", in_force_again=[identity])
-            report(f"         scrubjay key revoke {identity} --path {store.path}")
-    if (before or again) and not store.run(api_keys.list_all()):
-        is_open = store.run(api_keys.admit(None)) is not None
-        who = "every user of this machine gets in without one" if is_open else "a server lets nobody in"
-        report(f"CAUTION  no api key is in force, so {who}; to make one:", no_key_in_force=True)
-        report(f"         scrubjay key issue --admin --path {store.path}")
+            report(f"         scrubjay key revoke {identity} {flags}")
 
 
 def erase(arguments: argparse.Namespace) -> int:

@@ -119,7 +119,8 @@ class Restored(NamedTuple):
 
     previous: Path | None
     """Where the previous database was copied to; None if there was none."""
-    before: Contents
+    before: Contents | None
+    """Nothing if there was no database; None if it could not be read."""
     after: Contents
 
 
@@ -137,7 +138,7 @@ def restore(backup: Path, path: Path, progress: Progress) -> Restored:
     size, log = (size_of(f"{path}{suffix}") for suffix in ("", "-wal"))
     previous = path.with_name(f"{path.name}.before-restore-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}")
     with _staged(backup, path.parent) as copy:
-        after = read_contents(copy)
+        after = read_contents(copy) or Contents()
         try:
             if log and not size:  # SQLite would delete the log, which is all that is left
                 _swap(copy, path, previous)
@@ -162,15 +163,20 @@ class Contents(NamedTuple):
     """Id, hash and name of the api keys in force; a key that is rotated has another hash."""
 
 
-def read_contents(path: Path) -> Contents:
-    """The contents of a database that no process has open, which is not changed; nothing if it cannot be read."""
+def is_empty(path: Path) -> bool:
+    """Whether there is no database at a path: no file, or an empty one without a log."""
+    return not any(size_of(f"{path}{suffix}") for suffix in ("", "-wal"))
+
+
+def read_contents(path: Path) -> Contents | None:
+    """The contents of a database that no process has open, which is not changed; None if it cannot be read."""
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as file:
             namespaces = file.execute("SELECT namespace FROM namespaces WHERE keys > 0 OR notes > 0")
             api_keys = file.execute("SELECT id, hash, name FROM api_keys WHERE revoked_at IS NULL")
             return Contents(frozenset(name for (name,) in namespaces), frozenset(api_keys.fetchall()))
     except sqlite3.Error:
-        return Contents()
+        return None
 
 
 @contextlib.contextmanager
