@@ -716,7 +716,7 @@ def test_a_database_that_restarts_is_used_again():
         server.stop()
         store.busy_seconds = 0.2
         for operation in (items.read_text("ns", "k"), items.set_item("ns", "k", "1")):
-            with pytest.raises(Unavailable, match="is it running"):
+            with pytest.raises(Unavailable, match="check the URL, that it is running"):
                 store.run(operation)
         store.close()
     finally:
@@ -907,7 +907,7 @@ def test_a_newer_schema_is_refused_with_advice(open_store, url):
     ("broken", "advice"),
     [
         (lambda url: url.replace("/postgres?", "/nowhere?"), "nowhere.* does not exist; check its name in the URL"),
-        (lambda url: re.sub(r":\d+/", ":1/", url), "is it running"),
+        (lambda url: re.sub(r":\d+/", ":1/", url), "check the URL, that it is running"),
         (lambda url: url.replace("postgres@", "nobody@"), "nobody.* does not exist; check the user and the password"),
         (lambda url: f"{url}&connect_timeout=soon", "'soon'; check the parameters in the URL"),
     ],

@@ -29,7 +29,7 @@ from scrubjay.cli.common import (
 from scrubjay.cli.output import Report, format_size, note
 from scrubjay.cli.parser import Commands
 from scrubjay.cli.progress import Progress
-from scrubjay.errors import Forbidden, InvalidInput, Unavailable, pluralize
+from scrubjay.errors import Forbidden, InvalidInput, Unavailable, operand, pluralize
 from scrubjay.executor import Executor
 from scrubjay.settings import Settings, checked, is_database, memory_settings, parse_count
 from scrubjay.store import engine
@@ -148,7 +148,7 @@ def _importer(
                     with _Upload(path, progress) as file:
                         return server.import_(namespace, file, _read_summary, replace=arguments.replace)
                 except KeyboardInterrupt:
-                    look = f"scrubjay usage {shlex.quote(namespace)}"
+                    look = f"scrubjay usage {operand(namespace)}"
                     print(f"\ninterrupted: the server may import it all the same; look with: {look}", file=sys.stderr)
                     raise
 
@@ -424,7 +424,7 @@ def _report_queued(namespace: str) -> None:
     for server in dict.fromkeys(each.target.location for each in summaries):
         note(
             f"scrubjay: writes to {namespace!r} are queued for {server} in {file.path} and are not erased:"
-            f" scrubjay pending --drop --url {shlex.quote(server)} --namespace {shlex.quote(namespace)} --yes"
+            f" scrubjay pending --drop --url {shlex.quote(server)} --namespace={shlex.quote(namespace)} --yes"
         )
 
 

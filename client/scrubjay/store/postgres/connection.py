@@ -363,7 +363,8 @@ class Connections(ConnectionPool[Session]):
             return Unavailable(f"{self.name}: {text}; free some space, or allow more connections; nothing was written")
         if is_temporary(error):
             return Unavailable(
-                f"cannot reach {self.name}: {text}; check the URL: is it running, and is one of its hosts the primary?"
+                f"cannot reach {self.name}: {text}; check the URL, that it is running, and that one of its hosts is the"
+                " primary"
             )
         if not code:  # psycopg's, of a parameter
             return Unavailable(f"{self.name}: {text}; check the parameters in the URL")
