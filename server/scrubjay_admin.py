@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import re
+import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -54,6 +56,7 @@ routes = APIRouter(dependencies=[*STRICT, Depends(require_admin)], responses=err
 exports = APIRouter(dependencies=STRICT, responses=errors(*COMMON_ERRORS))
 """What every key may take with it: all that it may read of a namespace anyway."""
 _NAMESPACE = "/v1/namespaces/{namespace}"
+_WITHOUT_COPY = ", or run `scrubjay backup --path FILE TARGET` on its machine, which writes to TARGET alone"
 
 # ---------------------------------------------------------------- api keys and quotas
 
@@ -220,27 +223,34 @@ async def erase_namespace(caller: Admitted, namespace: WritableNamespace) -> Res
 
 @routes.get("/v1/backup", name="backup", response_class=Response, responses=sends(DATABASE))
 async def back_up(caller: Admitted) -> Response:
-    """The whole database, read in one transaction."""
+    """The whole database, read in one transaction; until it is sent, the server has a temporary copy of it."""
     store = caller.resources.store
     scrubjay_engine.require_file(store)
     with (
-        _disk_errors(),
+        _disk_errors(_WITHOUT_COPY),
         tempfile.TemporaryDirectory(dir=store.folder, prefix=f".scrubjay-backup-{backup.owner()}-") as folder,
         contextlib.ExitStack() as held,
     ):
         copy = Path(folder) / "copy"
-        await store.run_in_thread(backup.back_up, copy, lambda *_: None)
+        try:
+            await store.run_in_thread(backup.back_up, copy, lambda *_: None)
+        except Unavailable as error:
+            if getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+                raise OSError(errno.ENOSPC, str(error.__cause__)) from error
+            raise
         file = held.enter_context(copy.open("rb"))
         return FileStream(file, DATABASE, held.pop_all())
 
 
 @contextlib.contextmanager
-def _disk_errors() -> Iterator[None]:
-    """Answers 503 when the server's disk cannot hold a temporary file."""
+def _disk_errors(instead: str = "") -> Iterator[None]:
+    """Answers 503 when the server's disk cannot hold a temporary file; `instead` is what needs none."""
     try:
         yield
     except OSError as error:
-        raise Unavailable(f"the server has no room for a copy: {error.strerror}; free space on its disk") from error
+        raise Unavailable(
+            f"the server has no room for a temporary copy: {error.strerror}; free space on its disk{instead}"
+        ) from error
 
 
 class FileStream(StreamingResponse):

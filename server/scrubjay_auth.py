@@ -36,7 +36,11 @@ NO_KEY_IN_HEADER = (
     f" as user name or password; keys begin with {api_keys.PREFIX}"
 )
 UNKNOWN_KEY = "this api key is not known to the server, or was revoked: check SCRUBJAY_API_KEY"
-NEW_KEY = "`scrubjay key issue --admin --path FILE`, on the machine that has the server's file, makes a new admin key"
+NEW_KEY = (
+    "`scrubjay key issue --admin --path FILE`, on the machine that has the server's file, makes a new admin key; for a"
+    " server on PostgreSQL, give --url postgresql://USER@HOST/DATABASE instead of --path FILE"
+)
+"""The way in for the administrator of a server with either engine, whose location a stranger is not told."""
 
 
 SECURITY_SCHEMES = {

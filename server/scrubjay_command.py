@@ -216,8 +216,7 @@ def _describe_access(store: Store, settings: Settings) -> Start:
             return Start(line, is_open=False, api_key=first_key)
     if store.run(api_keys.list_all()):
         return Start("access   requests with a valid api key; `scrubjay key list` shows them", is_open=False)
-    where = f"{'--url' if settings.store else '--path'} {location_of(store)}"
-    admin = f"scrubjay key issue --admin {where}"
+    admin = f"scrubjay key issue --admin {engine.flags_of(settings)}"
     return Start(f"access   nobody, because every key is revoked: {admin}", is_open=False)
 
 

@@ -186,6 +186,7 @@ class Server:
 
 def issue_key(path: Path, name: str, *flags: str) -> str:
     """An api key, made by the command as an administrator would."""
+    SqliteStore(path).close()  # the command makes none
     issued = run_text("key", "issue", "--name", name, "--path", path, *flags)
     issued.check_returncode()
     return issued.stdout.split()[0]

@@ -17,6 +17,7 @@ The server sends an error as {"code", "detail"}, and `from_response` makes the s
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -142,6 +143,14 @@ def repr_short(value: Any) -> str:
     except Exception:  # noqa: BLE001 - a foreign __repr__, or an integer with too many digits
         text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def operand(text: str) -> str:
+    """A word of a command line as a message shows it: quoted for a shell, and no option if it begins with a dash.
+
+    It has to come last: a word after -- is no option.
+    """
+    return f"{'-- ' * text.startswith('-')}{shlex.quote(text)}"
 
 
 def pluralize(number: int, noun: str) -> str:

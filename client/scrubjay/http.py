@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urlsplit
@@ -26,6 +27,7 @@ from scrubjay.transport import (
     open_transport,
     split_credentials,
     start_hint,
+    without_credentials,
 )
 from scrubjay.validation import check_header
 from scrubjay.version import __version__
@@ -38,6 +40,8 @@ PIECE_BYTES = 2**18
 """Bytes read at once from a response that may be larger than memory."""
 _MAYBE_DONE = "the request may have been carried out or not"
 _WAIT_LONGER = "try again, or set SCRUBJAY_TIMEOUT to more seconds (in Python: timeout=)"
+_ROUTE = re.compile(r"/(v1(/.*)?|health|ready)?$", re.DOTALL)
+"""What a redirect of a request has behind the URL of the server."""
 _HEADERS = {
     "User-Agent": f"scrubjay/{__version__}",
     "Accept": "application/json",
@@ -179,12 +183,20 @@ class HttpExecutor(Executor):
 
     def _check_sender(self, response: Response) -> None:
         """Raise Unavailable for the response of something that is not a Scrubjay server."""
-        if VERSION_HEADER not in response.headers:
-            raise OutcomeUnknown(
-                f"{self.location} answered ({response.status}), but not as a Scrubjay server; check SCRUBJAY_URL, and"
-                " the network or proxy on the way: responses need the header Scrubjay-Version",
+        if VERSION_HEADER in response.headers:
+            return
+        if 300 <= response.status < 400 and (target := response.headers.get("location")):
+            root = _ROUTE.sub("", without_credentials(target))
+            raise Unavailable(
+                f"{self.location} answered ({response.status}), but not as a Scrubjay server; check SCRUBJAY_URL: it"
+                f" redirects to {root!a}, so set that URL if the server is there; nothing was stored",
                 status=response.status,
             )
+        raise OutcomeUnknown(
+            f"{self.location} answered ({response.status}), but not as a Scrubjay server; check SCRUBJAY_URL, and"
+            " the network or proxy on the way: responses need the header Scrubjay-Version",
+            status=response.status,
+        )
 
     def _parse(self, response: Response, read: Callable[[Any], T]) -> T:
         try:

@@ -177,12 +177,12 @@ def split_credentials(url: str) -> tuple[str, str | None]:
 
 
 def start_hint(location: str) -> str:
-    """How to start a server at a location that nothing answers at; if it is another machine, only a question."""
+    """How to start a server at a location that nothing answers at; if it is another machine, only its name."""
     if location.startswith(SOCKET_SCHEME):
         return f"is it running? start it with: scrubjay serve --socket {shlex.quote(_socket_path(location))}"
     parts, default = _split(location), SETTINGS["port"].default
     if parts.hostname not in _LOOPBACK:
-        return f"is it running on {parts.hostname}?"
+        return f"check that it is running on {parts.hostname}"
     if parts.port is None:
         with_port = parts._replace(netloc=f"{parts.netloc}:{default}").geturl()
         return f"the URL has no port, and that of `scrubjay serve` is {default}: {with_port}"

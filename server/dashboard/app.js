@@ -88,7 +88,8 @@ function signInForm(problem = "") {
     h("input", { type: "text", autocomplete: "username", value: location.host, hidden: true }), // for password managers
     h("label", { for: "api-key" }, "Api key", key), fault,
     h("button.primary", { type: "submit" }, "Sign in"),
-    h("p.soft.small", {}, "No key? On the machine that has the server's file: ", h("code", {}, "scrubjay key issue --admin --path FILE")));
+    h("p.soft.small", {}, "No key? On the machine that has the server's file: ", h("code", {}, "scrubjay key issue --admin --path FILE"),
+      "; with PostgreSQL, --url postgresql://… instead of --path."));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     try {

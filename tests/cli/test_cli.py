@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -97,6 +98,20 @@ def test_usage_and_quota(scrubjay):
     assert "1 of 1" in scrubjay("usage", namespace).stdout
     assert "(no limit)" in scrubjay("quota", namespace, "--writes-per-day", "0", "--max-bytes", "default").stdout
     assert scrubjay("quota", namespace, "--max-bytes", "lots").returncode == 2
+
+
+@pytest.mark.parametrize("limit", ["--max-bytes", "--writes-per-day"])
+@pytest.mark.parametrize("namespace", ["ns", "my ns", "-ns"])
+def test_the_advice_to_raise_a_limit_works_when_it_is_pasted(tmp_path, limit, namespace):
+    path = {"SCRUBJAY_PATH": str(tmp_path / "db")}
+    run_text("quota", "--new", limit, "1", "--", namespace, **path).check_returncode()
+    for _ in range(2):  # the first may be within the limit
+        refused = run_text("set", "--", namespace, "key", '"a value"', **path)
+    advice = shlex.split(refused.stderr.rpartition(": scrubjay ")[2])
+    assert limit in advice, refused.stderr
+    raised = run_text(*("100" if word == "N" else word for word in advice), **path)
+    assert raised.returncode == 0, raised.stderr
+    run_text("set", "--", namespace, "key", '"a value"', **path).check_returncode()
 
 
 def test_the_quota_of_a_mistyped_namespace_is_refused_and_creates_none(scrubjay):

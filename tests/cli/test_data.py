@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -18,8 +21,10 @@ import requests
 
 from harness import Server, clean_environment, fresh_name, run_command, serving
 from scrubjay import Memory
-from scrubjay.cli import main
+from scrubjay.cli import data, main
+from scrubjay.cli.output import Report
 from scrubjay.store import items, usage
+from scrubjay.store.recover import recovery
 from scrubjay.store.sqlite import SqliteStore
 
 NO_LIMITS = ("--writes-per-day", "0", "--max-bytes", "0")
@@ -280,6 +285,7 @@ def test_an_export_of_everything_says_that_it_has_no_api_keys(tmp_path):
 
 def test_a_restore_tells_which_revoked_keys_are_in_force_again(tmp_path):
     path, keep = tmp_path / "db", tmp_path / "copy"
+    SqliteStore(path).close()
     kept, leaked = (
         scrubjay("key", "issue", "--admin", "--name", n, "--path", path).stdout.decode().strip() for n in "ab"
     )
@@ -338,8 +344,56 @@ def test_a_restore_tells_when_no_key_is_in_force_any_more(tmp_path):
     assert scrubjay("backup", tmp_path / "keyed", "--path", tmp_path / "db").returncode == 0
     told = scrubjay("restore", tmp_path / "copy", "--path", tmp_path / "db").stdout.decode()
     assert "every user of this machine gets in without one" in told
-    told = scrubjay("restore", tmp_path / "keyed", "--path", tmp_path / "elsewhere", "--revoke-keys").stdout.decode()
+    told = scrubjay("restore", tmp_path / "keyed", "--path", tmp_path / "db", "--revoke-keys").stdout.decode()
     assert "a server lets nobody in" in told
+
+
+def test_a_restore_tells_when_no_admin_key_is_in_force_any_more(tmp_path):
+    path, copy = tmp_path / "my db", tmp_path / "copy"
+    SqliteStore(path).close()
+    admin, _ = (
+        scrubjay("key", "issue", *flags, "--path", path).stdout.decode().split("_")[1] for flags in (["--admin"], [])
+    )
+    assert scrubjay("backup", copy, "--path", path).returncode == 0
+    assert scrubjay("key", "revoke", admin, "--path", path).returncode == 0
+    told = scrubjay("restore", copy, "--path", path, "--revoke-keys").stdout.decode()
+    assert f"revoked  api key {admin}" in told
+    assert "CAUTION  no admin key is in force; to make one:" in told
+    advice = re.search(r"scrubjay (key issue .*)$", told, re.MULTILINE)[1]
+    assert scrubjay(*shlex.split(advice)).returncode == 0
+    assert scrubjay("key", "list", "--path", path).stdout.count(b"\n") == 2
+
+
+def test_a_restore_without_a_previous_database_compares_no_keys_and_revokes_none(tmp_path):
+    path, copy, new = tmp_path / "db", tmp_path / "copy", tmp_path / "typo" / "fresh.db"
+    SqliteStore(path).close()
+    ids = sorted(scrubjay("key", "issue", "--admin", "--path", path).stdout.decode().split("_")[1] for _ in range(3))
+    assert scrubjay("backup", copy, "--path", path).returncode == 0
+    refused = scrubjay("restore", copy, "--path", new, "--revoke-keys")
+    assert refused.returncode == 1
+    assert f"there is no database at {new}" in refused.stderr.decode()
+    assert not new.parent.exists(), "it is refused before anything is done"
+    told = scrubjay("restore", copy, "--path", new).stdout.decode()
+    assert f"there was no database at {new}, so it is new: a server that is running keeps its own" in told
+    assert told.count("CAUTION") == 1
+    assert f"scrubjay key list --path {new}" in told
+    listed = [json.loads(line) for line in scrubjay("key", "list", "--path", new, "--json").stdout.splitlines()]
+    assert sorted(key["id"] for key in listed) == ids
+    done = scrubjay("restore", copy, "--path", tmp_path / "other", "--json")
+    assert json.loads(done.stdout)["in_force_again"] == ids
+
+
+def test_a_restore_over_a_database_that_cannot_be_read_revokes_no_key(tmp_path):
+    path, copy = tmp_path / "db", tmp_path / "copy"
+    SqliteStore(path).close()
+    assert scrubjay("key", "issue", "--admin", "--path", path).returncode == 0
+    assert scrubjay("backup", copy, "--path", path).returncode == 0
+    path.write_bytes(b"no database" * 1000)
+    told = scrubjay("restore", copy, "--path", path, "--revoke-keys").stdout.decode()
+    assert "it cannot be read, so it is not compared with the backup" in told
+    assert "no api key was revoked: nothing tells which were in force before the restore" in told
+    assert told.count("CAUTION") == 1
+    assert scrubjay("key", "list", "--path", path).stdout.count(b"\n") == 1
 
 
 def test_the_routes_are_described(here):
@@ -440,6 +494,35 @@ def test_recover_saves_tells_and_can_be_put_in_place(ill):
     assert b"LOST" not in well.stdout
 
 
+def test_the_advice_of_a_recovery_can_be_pasted_for_a_path_with_a_space(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    damaged = Path("my data/t.db")
+    damaged.parent.mkdir()
+    assert scrubjay("set", "ns", "k", "1", "--path", damaged).returncode == 0
+    printed = scrubjay("recover", damaged, XDG_DATA_HOME=str(tmp_path)).stdout.decode()
+    advice = re.findall(r": scrubjay (.*)$", printed, re.MULTILINE)
+    assert [words.split()[0] for words in advice] == ["doctor", "restore"]
+    for words in advice:
+        done = scrubjay(*shlex.split(words), XDG_DATA_HOME=str(tmp_path))
+        assert done.returncode == 0, done.stderr
+    assert list(damaged.parent.glob("t.db.before-restore-*")), "the damaged file is replaced, and no other"
+    assert not (tmp_path / "scrubjay").exists()
+
+
+def test_a_loss_is_told_without_what_was_not_lost(capsys):
+    for pages, rows, printed in ((0, 3, "3 rows"), (2, 0, "2 of 90 pages"), (2, 1, "2 of 90 pages, and 1 row")):
+        found = recovery.Report({}, 90, pages, rows, [])
+        data._report_recovered(found, Path("db"), Path("new"), Report(argparse.Namespace(json=False)))
+        assert f"LOST     {printed}\n" in capsys.readouterr().out
+
+
+def test_recover_refuses_a_database_of_postgresql_without_its_password(capsys):
+    done = scrubjay("recover", "postgresql://user:hunter2@host/db")
+    assert done.returncode == 1
+    assert b"pg_restore" in done.stderr
+    assert b"hunter2" not in done.stderr + done.stdout
+
+
 def test_an_empty_file_is_a_new_database_unless_its_log_says_otherwise(tmp_path):
     (tmp_path / "db").write_bytes(b"")
     assert scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db").returncode == 0
@@ -483,6 +566,55 @@ def test_a_backup_never_takes_the_place_of_a_file_in_use(tmp_path):
                 assert done.returncode == 1
                 assert b"name another file" in done.stderr, done.stderr
         assert scrubjay("get", "ns", "k", "--url", server.url).stdout == b"1\n"
+
+
+def test_an_export_is_written_into_a_pipe_and_through_a_link_and_keeps_permissions(tmp_path):
+    assert scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db").returncode == 0
+    pipe, file, link = (tmp_path / name for name in ("pipe", "file", "link"))
+    os.mkfifo(pipe)
+    file.write_text("old")
+    file.chmod(0o644)
+    link.symlink_to(file)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    for target in (pipe, link):
+        done = scrubjay("export", "ns", "-o", target, "--path", tmp_path / "db")
+        assert done.returncode == 0, done.stderr
+    assert pipe.is_fifo(), "a pipe is not replaced by a file"
+    reader.join(timeout=60)
+    assert b'"k"' in received[0]
+    assert link.is_symlink()
+    assert b'"k"' in file.read_bytes()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    read_end, write_end = os.pipe()  # as a process substitution of a shell, whose name is a link to no path
+    assert scrubjay("export", "ns", "-o", f"/dev/fd/{write_end}", "--path", tmp_path / "db").returncode == 0
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as output:
+        assert b'"k"' in output.read()
+
+
+@pytest.mark.parametrize("flags", [(), ("--force",)])
+def test_a_backup_is_a_file_and_takes_the_place_of_no_pipe(tmp_path, flags):
+    assert scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db").returncode == 0
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        refused = scrubjay("backup", *flags, tmp_path / name, "--path", tmp_path / "db")
+        assert refused.returncode == 1
+        assert b"is a device or a pipe, which a file cannot replace; name a file" in refused.stderr
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_backup_replaces_what_a_link_points_to(tmp_path):
+    assert scrubjay("set", "ns", "k", "1", "--path", tmp_path / "db").returncode == 0
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    (folder / "copy").write_text("old")
+    (tmp_path / "link").symlink_to("disk/copy")
+    assert scrubjay("backup", "--force", tmp_path / "link", "--path", tmp_path / "db").returncode == 0
+    assert (tmp_path / "link").is_symlink()
+    assert scrubjay("get", "ns", "k", "--path", folder / "copy").stdout == b"1\n"
 
 
 def test_erasing_what_is_not_there_says_so(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from harness import fresh_name
-from scrubjay import Memory, ScrubjayError, Unavailable, commands
+from scrubjay import Memory, OutcomeUnknown, ScrubjayError, Unavailable, commands
 from scrubjay.cli import main
 from scrubjay.http import HttpExecutor
 from scrubjay.memory import open_executor, unattended_copy
@@ -163,6 +163,23 @@ def test_every_command_says_so_too(stranger, kind, capsys):
         assert "not as a Scrubjay server; check SCRUBJAY_URL" in capsys.readouterr().err, command
     assert main(["doctor", "--url", url]) == 1
     assert "not as a Scrubjay server" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("root", ["https://memory.example.org", "https://example.org:8443/base"])
+def test_a_redirect_names_the_url_to_use_and_a_write_to_it_is_known_not_to_have_happened(stranger, root, strict):
+    there = stranger(301, {"Location": f"{root}/v1/namespaces/ns/items/k"}, b"")
+    with Memory("ns", url=there.url, strict=strict) as memory:
+        for call in VERBS.values():
+            with pytest.raises(Unavailable) as raised:
+                call(memory)
+            assert not isinstance(raised.value, OutcomeUnknown)
+            assert f"it redirects to '{root}', so set that URL" in str(raised.value)
+        assert memory.pending() == []
+    there.given = 302, {"Location": "http://user:secret@hotel/?to=\x1b[31m"}, b""
+    with Memory("ns", url=there.url, strict=strict) as memory, pytest.raises(Unavailable) as raised:
+        memory.set("k", 1)
+    assert "redirects to 'http://hotel', so" in str(raised.value)
 
 
 @pytest.mark.parametrize("kind", ODD)

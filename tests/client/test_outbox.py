@@ -645,7 +645,7 @@ def test_erasing_in_a_file_tells_of_what_waits_for_a_server_and_leaves_it(tmp_pa
         local.set("k", 1)
         assert main(["erase", "my ns", "--yes", "--path", str(tmp_path / "db")]) == 0
         told = capsys.readouterr().err
-        assert f"scrubjay pending --drop --url {url} --namespace 'my ns' --yes\n" in told
+        assert f"scrubjay pending --drop --url {url} --namespace='my ns' --yes\n" in told
         assert len(memory.pending()) == 1
         assert main(shlex.split(told.rpartition(": scrubjay ")[2])) == 0, "as printed"
         assert memory.pending() == []

@@ -321,7 +321,7 @@ def test_a_proxy_of_another_kind_is_refused_with_a_reason(monkeypatch):
         ("unix:/tmp/my agents", "start it with: scrubjay serve --socket '/tmp/my agents'"),
         ("unix:/run/scrubjay.sock", "start it with: scrubjay serve --socket /run/scrubjay.sock"),
         ("http://127.0.0.1", "that of `scrubjay serve` is 8787: http://127.0.0.1:8787"),
-        ("https://memory.example.com", "is it running on memory.example.com?"),
+        ("https://memory.example.com", "check that it is running on memory.example.com"),
     ],
 )
 def test_the_advice_for_a_server_that_is_not_there_has_its_own_address(url, hint):

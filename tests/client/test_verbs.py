@@ -169,8 +169,13 @@ def test_an_error_names_the_argument_that_is_wrong(memory):
     ):
         with pytest.raises(InvalidInput, match=reason):
             call()
-    with pytest.raises(Conflict, match="not at version 9007199254740992"):
-        memory.set("a", 2, if_version=2**53)
+    for key, version, reason in (
+        ("a", 2**53, r"^'a' is at version \d+, and the call expects version 9007199254740992; read it again and"),
+        ("a", 0, r"^'a' is at version \d+, and the call expects no value;"),
+        ("gone", 3, "^'gone' does not exist, and the call expects version 3;"),
+    ):
+        with pytest.raises(Conflict, match=reason):
+            memory.set(key, 2, if_version=version)
 
 
 def test_update_gives_all_values_the_same_time_to_live(memory):

@@ -28,6 +28,7 @@ from scrubjay.store.sqlite import SqliteStore
 
 def issue(path, *words: str, **variables: str) -> str:
     where = [] if "SCRUBJAY_URL" in variables or "--path" in words else ["--path", str(path)]
+    SqliteStore(path).close()  # the command makes none
     done = run_text("key", "issue", *words, *where, **variables)
     done.check_returncode()
     assert "shown only now" in done.stderr
@@ -264,6 +265,7 @@ def test_an_admin_key_has_every_namespace(tmp_path):
     "words", [("--name", ""), ("--namespaces", "a/b"), ("--admin", "--read-only"), ("--name", "x" * 200)]
 )
 def test_an_invalid_key_is_not_issued(tmp_path, words):
+    SqliteStore(tmp_path / "db").close()
     done = run_text("key", "issue", "--path", tmp_path / "db", *words)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("scrubjay: ")
@@ -397,7 +399,15 @@ def test_an_admin_key_comes_with_the_first_key(tmp_path, way):
         assert len([line for line in listed if "admin" in line.split()[1]]) == 1
 
 
+def test_a_key_is_issued_only_in_a_database_that_exists(tmp_path):
+    done = run_text("key", "issue", "--admin", "--path", tmp_path / "typo.db")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"there is no database at {tmp_path / 'typo.db'}" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_first_key_with_admin_rights_comes_alone(tmp_path):
+    SqliteStore(tmp_path / "db").close()
     done = run_text("key", "issue", "--admin", "--path", tmp_path / "db")
     assert "admin key  " not in done.stderr
     assert "every namespace has a quota:\n1,000 writes a day and 50.0 MB" in done.stderr
@@ -449,7 +459,8 @@ def test_after_the_last_key_is_revoked_every_request_is_refused(tmp_path):
         assert revoked.returncode == 0
         assert "last admin key" in revoked.stderr
         assert f"revoked  api key {key.split('_')[1]} (" in revoked.stdout
-        assert "--admin --path" in revoked.stderr
+        again = re.search(r"to make another: scrubjay (.*)$", revoked.stderr, re.MULTILINE)[1]
+        assert again == f"key issue --admin --path {server.path}"
         assert run_text("key", "list", "--path", server.path).stdout == ""
         assert status(server) == status(server, key) == status(server, "nonsense") == 401
     with serving(tmp_path / "db") as server:

@@ -57,6 +57,18 @@ def test_a_full_disk_refuses_writes_keeps_reading_and_recovers(server):
     store.close()
 
 
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="a limit on another process can only be set on Linux")
+def test_a_backup_that_the_servers_disk_has_no_room_for_names_what_needs_none(server, tmp_path):
+    for i in range(20):
+        assert put(server, f"f{i}", "x" * 5000).status_code == 200
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+    answer = get(server, "/v1/backup")
+    assert_unavailable(answer, "the server has no room for a temporary copy", server)
+    assert ".scrubjay-backup" not in answer.json()["detail"]
+    assert "`scrubjay backup --path FILE TARGET` on its machine, which writes to TARGET" in answer.json()["detail"]
+    assert list(tmp_path.glob(".scrubjay-backup-*")) == []
+
+
 def test_a_lock_held_by_another_process_refuses_writes_and_not_reads(server):
     other = sqlite3.connect(server.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

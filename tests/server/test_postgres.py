@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
+import shlex
 import socket
 import threading
 import time
@@ -209,6 +211,24 @@ def test_erase_says_what_it_does_not_prove(memories, servers, url):
     done = run_command("erase", memories[0].namespace, "--yes", "--url", url)
     assert b"CAUTION  the rows are deleted and vacuumed" in done.stdout
     assert "k" not in memories[1]
+
+
+def test_when_every_key_is_revoked_each_advice_works_when_it_is_pasted():
+    url = postgres().fresh_url()
+    key = run_command("key", "issue", "--admin", "--url", url).stdout.decode().split()[0]
+    revoked = run_command("key", "revoke", key.split("_")[1], "--url", url)
+    server = Server(Path("unused"), "--store", url.replace("postgres@", "postgres:secret@"), "--durability", "fast")
+    try:
+        in_note = re.search(r"to make another: scrubjay (key .*)$", revoked.stderr.decode(), re.MULTILINE)[1]
+        in_banner = re.search(r"every key is revoked: scrubjay (key .*)$", server.banner, re.MULTILINE)[1]
+        assert shlex.split(in_note) == shlex.split(in_banner) == ["key", "issue", "--admin", "--url", url]
+        status, refused = request(server, "GET", "/v1/apikeys", key)
+        assert status == 401
+        assert "--url postgresql://USER@HOST/DATABASE instead of --path FILE" in refused["detail"]
+        made = run_command(*shlex.split(in_banner), SCRUBJAY_URL=server.url).stdout.decode().strip()
+        assert request(server, "GET", "/v1/apikeys", made)[0] == 200
+    finally:
+        server.stop()
 
 
 def test_a_key_that_one_server_revokes_is_refused_by_the_other():

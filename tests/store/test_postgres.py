@@ -716,7 +716,7 @@ def test_a_database_that_restarts_is_used_again():
         server.stop()
         store.busy_seconds = 0.2
         for operation in (items.read_text("ns", "k"), items.set_item("ns", "k", "1")):
-            with pytest.raises(Unavailable, match="is it running"):
+            with pytest.raises(Unavailable, match="check the URL, that it is running"):
                 store.run(operation)
         store.close()
     finally:
@@ -907,7 +907,7 @@ def test_a_newer_schema_is_refused_with_advice(open_store, url):
     ("broken", "advice"),
     [
         (lambda url: url.replace("/postgres?", "/nowhere?"), "nowhere.* does not exist; check its name in the URL"),
-        (lambda url: re.sub(r":\d+/", ":1/", url), "is it running"),
+        (lambda url: re.sub(r":\d+/", ":1/", url), "check the URL, that it is running"),
         (lambda url: url.replace("postgres@", "nobody@"), "nobody.* does not exist; check the user and the password"),
         (lambda url: f"{url}&connect_timeout=soon", "'soon'; check the parameters in the URL"),
     ],
@@ -915,6 +915,23 @@ def test_a_newer_schema_is_refused_with_advice(open_store, url):
 def test_a_database_that_cannot_be_opened_is_refused_with_advice(url, broken, advice):
     with pytest.raises(Unavailable, match=advice):
         PostgresStore(broken(url))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://bob:hunter2@h1,h2:5433/db?schema=s", "postgresql://bob@h1,h2:5433/db?schema=s"),
+        ("postgresql://h/db?user=bob&password=hunter2&sslmode=require", "postgresql://h/db?user=bob&sslmode=require"),
+        ("postgresql:///db?host=/run/postgresql", "postgresql:///db?host=/run/postgresql"),
+        ("postgresql://b%40b@h/db?options=-c%20a%3Db", "postgresql://b%40b@h/db?options=-c%20a%3Db"),
+    ],
+)
+def test_a_url_without_its_password_connects_as_the_same_user(url, shown):
+    address = connection.Address(url)
+    assert address.without_password == shown
+    given, again = (psycopg.conninfo.conninfo_to_dict(each.conninfo) for each in (address, connection.Address(shown)))
+    given.pop("password", None)
+    assert again == given
 
 
 def test_no_message_shows_the_password():

@@ -75,11 +75,12 @@ def read_json(argument: str, name: str) -> Any:
 
 
 def require_database(arguments: argparse.Namespace) -> None:
-    """Raise NotFound if a command that only reads or deletes has no file to work on: opening it would create one."""
+    """Raise NotFound if a command that needs a file has none to work on: opening it would create one."""
     settings = settings_of(arguments)
     if not (settings.url or settings.store) and not Path(settings.path).expanduser().exists():
         raise NotFound(
-            f"there is no database at {settings.path}; the first write creates it, or name another with --path"
+            f"there is no database at {settings.path}; the first write or `scrubjay serve` creates it, or name another"
+            " with --path"
         )
 
 

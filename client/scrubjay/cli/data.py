@@ -29,9 +29,9 @@ from scrubjay.cli.common import (
 from scrubjay.cli.output import Report, format_size, note
 from scrubjay.cli.parser import Commands
 from scrubjay.cli.progress import Progress
-from scrubjay.errors import Forbidden, InvalidInput, Unavailable, pluralize
+from scrubjay.errors import Forbidden, InvalidInput, Unavailable, operand, pluralize
 from scrubjay.executor import Executor
-from scrubjay.settings import Settings, checked, memory_settings, parse_count
+from scrubjay.settings import Settings, checked, is_database, memory_settings, parse_count
 from scrubjay.store import engine
 from scrubjay.store.sqlite import SqliteStore
 from scrubjay.validation import check_namespace
@@ -51,6 +51,7 @@ STDIO = "-"
 MAX_NAMES = 10
 """Namespaces that `restore` names; more are counted, and --json has all."""
 _INSTEAD_OF_BACKUP = "back it up with pg_dump or pg_basebackup, or its namespaces with `scrubjay export --all`"
+_INSTEAD_OF_RESTORE = "restore it with pg_restore, or its namespaces with `scrubjay import`"
 _Export: TypeAlias = Callable[[str, Callable[[bytes], object], Progress], object]
 
 
@@ -147,7 +148,7 @@ def _importer(
                     with _Upload(path, progress) as file:
                         return server.import_(namespace, file, _read_summary, replace=arguments.replace)
                 except KeyboardInterrupt:
-                    look = f"scrubjay usage {shlex.quote(namespace)}"
+                    look = f"scrubjay usage {operand(namespace)}"
                     print(f"\ninterrupted: the server may import it all the same; look with: {look}", file=sys.stderr)
                     raise
 
@@ -246,22 +247,32 @@ def _back_up(arguments: argparse.Namespace, partial: Path, target: Path) -> None
 def restore(arguments: argparse.Namespace) -> int:
     from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
 
-    path = _path_only(arguments)
+    path, flags = _path_only(arguments), engine.flags_of(settings_of(arguments))
+    if arguments.revoke_keys and copies.is_empty(path):
+        raise InvalidInput(
+            f"there is no database at {path}, so it is not known which api keys of the backup were revoked after it;"
+            f" restore without --revoke-keys, then look at: scrubjay key list {flags}"
+        )
     with _reading(arguments.file, "the backup to restore") as copy, Progress("page") as progress:
         restored = copies.restore(copy, path, progress)
     previous = restored.previous
     with Report(arguments) as report:
-        report(f"{path} is restored, api keys and quotas included", file=str(path))
-        report(f"the previous database is kept: {previous}" if previous else "", previous=previous and str(previous))
-        if previous:
+        report(f"{path} is restored, api keys and quotas included", file=str(path), previous=previous and str(previous))
+        if previous is None:
+            report(f"there was no database at {path}, so it is new: a server that is running keeps its own")
+        else:
+            report(f"the previous database is kept: {previous}")
             _report_namespaces(restored, report)
         with contextlib.closing(copies.Copy(path)) as store:
-            _report_keys(store, restored, report, revoke=arguments.revoke_keys)
+            _report_keys(store, restored, report, flags, revoke=arguments.revoke_keys)
     return 0
 
 
 def _report_namespaces(restored: copies.Restored, report: Report) -> None:
     """Print which namespaces only the previous database has, and which only the backup has."""
+    if restored.before is None:
+        report("it cannot be read, so it is not compared with the backup")
+        return
     before, after = restored.before.namespaces, restored.after.namespaces
     for text, field, names in (
         ("removed  {}, which only the previous database has", "removed", sorted(before - after)),
@@ -272,14 +283,56 @@ def _report_namespaces(restored: copies.Restored, report: Report) -> None:
         report(text.format(shown) if names else "", **{field: names})
 
 
-def _report_keys(store: SqliteStore, restored: copies.Restored, report: Report, *, revoke: bool) -> None:
-    """Print or revoke the api keys that the restore has put in force: they may have been revoked after the backup.
+def _report_keys(store: SqliteStore, restored: copies.Restored, report: Report, flags: str, *, revoke: bool) -> None:
+    """Print or revoke the api keys that the restore has put in force, and tell when those left are too few."""
+    from scrubjay.store import api_keys  # noqa: PLC0415
+
+    before, after = restored.before, restored.after.api_keys
+    if before is None or restored.previous is None:
+        _report_uncompared_keys(after, report, flags, revoke=revoke)
+    else:
+        _report_changed_keys(store, before.api_keys, after, report, flags, revoke=revoke)
+    in_force = store.run(api_keys.list_all())
+    if any(key.admin for key in in_force) or not (after or before is None or before.api_keys):
+        return
+    if in_force:
+        report("CAUTION  no admin key is in force; to make one:", no_admin_key_in_force=True)
+    else:
+        is_open = store.run(api_keys.admit(None)) is not None
+        who = "every user of this machine gets in without one" if is_open else "a server lets nobody in"
+        report(f"CAUTION  no api key is in force, so {who}; to make one:", no_key_in_force=True)
+    report(f"         scrubjay key issue --admin {flags}")
+
+
+def _report_uncompared_keys(
+    after: frozenset[tuple[str, str, str]], report: Report, flags: str, *, revoke: bool
+) -> None:
+    """Print that api keys of the backup may have been revoked after it, where nothing tells which."""
+    if revoke:
+        report("no api key was revoked: nothing tells which were in force before the restore", revoked=[])
+    if after:
+        report(
+            f"CAUTION  {pluralize(len(after), 'api key')} of the backup may have been revoked after it; look at:",
+            in_force_again=sorted(identity for identity, *_ in after),
+        )
+        report(f"         scrubjay key list {flags}")
+
+
+def _report_changed_keys(
+    store: SqliteStore,
+    before: frozenset[tuple[str, str, str]],
+    after: frozenset[tuple[str, str, str]],
+    report: Report,
+    flags: str,
+    *,
+    revoke: bool,
+) -> None:
+    """Print or revoke the api keys that were not in force before the restore.
 
     A key that was rotated after the backup has its old secret again.
     """
     from scrubjay.store import api_keys  # noqa: PLC0415
 
-    before, after = restored.before.api_keys, restored.after.api_keys
     for identity, name in sorted({(each[0], each[2]) for each in before} - {(each[0], each[2]) for each in after}):
         report(
             f"CAUTION  api key {identity} ({name}) is not valid any more: the backup does not have it", lost=[identity]
@@ -295,12 +348,7 @@ def _report_keys(store: SqliteStore, restored: copies.Restored, report: Report, 
         else:
             what = "has its old secret again" if identity in rotated else "is in force, and was not before"
             report(f"CAUTION  api key {identity} ({name}) {what}; to revoke it:", in_force_again=[identity])
-            report(f"         scrubjay key revoke {identity} --path {store.path}")
-    if (before or again) and not store.run(api_keys.list_all()):
-        is_open = store.run(api_keys.admit(None)) is not None
-        who = "every user of this machine gets in without one" if is_open else "a server lets nobody in"
-        report(f"CAUTION  no api key is in force, so {who}; to make one:", no_key_in_force=True)
-        report(f"         scrubjay key issue --admin --path {store.path}")
+            report(f"         scrubjay key revoke {identity} {flags}")
 
 
 def erase(arguments: argparse.Namespace) -> int:
@@ -379,7 +427,7 @@ def _report_queued(namespace: str) -> None:
     for server in dict.fromkeys(each.target.location for each in summaries):
         note(
             f"scrubjay: writes to {namespace!r} are queued for {server} in {file.path} and are not erased:"
-            f" scrubjay pending --drop --url {shlex.quote(server)} --namespace {shlex.quote(namespace)} --yes"
+            f" scrubjay pending --drop --url {shlex.quote(server)} --namespace={shlex.quote(namespace)} --yes"
         )
 
 
@@ -387,27 +435,32 @@ def recover(arguments: argparse.Namespace) -> int:
     from scrubjay.store.recover import recovery  # noqa: PLC0415
     from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
 
+    if is_database(arguments.file):
+        raise InvalidInput(
+            f"this command works on a SQLite file, and that is a PostgreSQL database: {_INSTEAD_OF_RESTORE}"
+        )
     damaged = Path(arguments.file).expanduser()
     target = Path(arguments.target or f"{damaged}.recovered").expanduser()
     with copies.atomic_write(target) as partial, Progress("page") as progress:
         report = recovery.recover(damaged, partial, progress, memory_settings().secret)
     with Report(arguments) as tell:
-        _report_recovered(report, target, tell)
+        _report_recovered(report, damaged, target, tell)
     return 0 if report.is_complete else 1
 
 
-def _report_recovered(report: recovery.Report, target: Path, tell: Report) -> None:
+def _report_recovered(report: recovery.Report, damaged: Path, target: Path, tell: Report) -> None:
     tell(file=str(target), saved=report.saved, lost=[])
     for table, rows in sorted(report.saved.items()):
         tell(f"saved    {pluralize(rows, 'row')} of {table}")
-    if report.unreadable_pages or report.unreadable_rows:
-        pages, rows_lost = pluralize(report.pages, "page"), pluralize(report.unreadable_rows, "row")
-        lost = f"{report.unreadable_pages:,} of {pages}, and {rows_lost}"
+    pages = f"{report.unreadable_pages:,} of {pluralize(report.pages, 'page')}" if report.unreadable_pages else ""
+    rows_lost = pluralize(report.unreadable_rows, "row") if report.unreadable_rows else ""
+    if lost := ", and ".join(filter(None, (pages, rows_lost))):
         tell(f"LOST     {lost}", lost=[lost])
     for sentence in report.missing:
         tell(f"LOST     {sentence}", lost=[sentence])
-    tell(f"{target} has everything that could be read; check it with: scrubjay doctor --path {target}")
-    tell(f"use it with: scrubjay restore {target}")
+    new, old = shlex.quote(str(target)), shlex.quote(str(damaged))
+    tell(f"{target} has everything that could be read; check it with: scrubjay doctor --path {new}")
+    tell(f"use it with: scrubjay restore {new} --path {old}")
 
 
 def _report_erased(erased: erasure.Erasure, report: Report) -> None:
@@ -428,7 +481,7 @@ def _report_erased(erased: erasure.Erasure, report: Report) -> None:
 
 def _path_only(arguments: argparse.Namespace) -> Path:
     settings = settings_of(arguments)
-    engine.require_file(settings, "restore it with pg_restore, or its namespaces with `scrubjay import`")
+    engine.require_file(settings, _INSTEAD_OF_RESTORE)
     if settings.url:
         raise InvalidInput("this command works on the file: run it on the server's machine, with --path")
     return Path(settings.path).expanduser()
@@ -454,14 +507,19 @@ def _read_erasure(data: dict[str, object]) -> erasure.Erasure:
 
 @contextlib.contextmanager
 def _writing(output: str | None) -> Iterator[BinaryIO]:
-    """Standard output, or a file that appears when it is complete."""
+    """Standard output, a device or a pipe, or a file that appears when it is complete."""
     from scrubjay.store.sqlite import backup as copies  # noqa: PLC0415
 
     if output in (None, STDIO):
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with copies.atomic_write(Path(output).expanduser(), force=True) as partial, partial.open("wb") as file:
+    target = Path(output).expanduser()
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        with target.open("wb") as file:
+            yield file
+        return
+    with copies.atomic_write(target, force=True) as partial, partial.open("wb") as file:
         yield file
 
 

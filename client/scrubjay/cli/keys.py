@@ -6,11 +6,12 @@ import argparse
 from collections.abc import Callable
 
 from scrubjay import commands
-from scrubjay.cli.common import add_limit_flags, executor_of, fail, given_limits
+from scrubjay.cli.common import add_limit_flags, executor_of, fail, given_limits, settings_of
 from scrubjay.cli.output import Column, Report, format_size, note, print_json, print_records
 from scrubjay.cli.parser import Commands
 from scrubjay.models import ApiKey
 from scrubjay.settings import DEFAULT_MAX_BYTES, DEFAULT_WRITES_PER_DAY, parse_count, parse_size
+from scrubjay.store import engine
 
 
 def issue(arguments: argparse.Namespace) -> int:
@@ -97,7 +98,8 @@ def revoke(arguments: argparse.Namespace) -> int:
         name = f" ({keys[arguments.id].name})" if arguments.id in keys else ""
         report(f"revoked  api key {arguments.id}{name}", revoked=arguments.id)
     if [key.id for key in keys.values() if key.admin] == [arguments.id]:
-        note("that was the last admin key; `scrubjay key issue --admin --path FILE` makes another")
+        flags = engine.flags_of(settings_of(arguments))
+        note(f"that was the last admin key; to make another: scrubjay key issue --admin {flags}")
     return 0
 
 
@@ -113,7 +115,6 @@ def add_commands(command: Commands) -> None:
         issue,
         "issue an api key and print it once",
         example="scrubjay key issue --name bot --namespaces 'bot-*'",
-        needs_file=False,
     )
     issuer.add_argument("--name", default="unnamed", help="what it is for")
     issuer.add_argument(

@@ -166,7 +166,8 @@ def revoke(context: Context, identity: str, keep_admin: bool = False) -> Stateme
         if admins == [(identity,)]:
             raise Forbidden(
                 f"{identity} is the last admin key, so it is not revoked over HTTP: issue another admin key first, or"
-                f" run `scrubjay key revoke {identity} --path FILE` on the machine that has the server's file"
+                f" run `scrubjay key revoke {identity} --path FILE` on the machine that has the server's file; for a"
+                " server on PostgreSQL, give --url postgresql://USER@HOST/DATABASE instead of --path FILE"
             )
     rows = yield "revoke_api_key", (context.now, identity)
     if rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from scrubjay.errors import InvalidInput
@@ -37,6 +39,15 @@ def open_store(settings: Settings, **options: Any) -> Store:
 def location_of(store: Store) -> str:
     """Where a store is, as messages show it: an absolute path, or a URL without its password."""
     return str(store.path.absolute()) if isinstance(store, SqliteStore) else store.name
+
+
+def flags_of(settings: Settings) -> str:
+    """The flags with which a command works on this store itself: a path, or a URL without its password."""
+    if not settings.store:
+        return f"--path {shlex.quote(str(Path(settings.path).expanduser().absolute()))}"
+    from scrubjay.store.postgres.connection import Address  # noqa: PLC0415 - an optional package
+
+    return f"--url {shlex.quote(Address(settings.store).without_password)}"
 
 
 def require_file(settings: Settings, instead: str) -> None:

@@ -482,8 +482,8 @@ def _expect_version(key: str, current: CurrentItem | None, expected: int | None)
     if version == expected or (version and expected == ANY_VERSION):
         return
     state = f"is at version {version}" if version else "does not exist"
-    wanted = "any version" if expected == ANY_VERSION else f"version {expected}"
-    raise Conflict(f"{key!r} {state}, not at {wanted}; read it again and retry", status=412)
+    wanted = "a value" if expected == ANY_VERSION else f"version {expected}" if expected else "no value"
+    raise Conflict(f"{key!r} {state}, and the call expects {wanted}; read it again and retry", status=412)
 
 
 def _join_rows(context: Context, rows: list[tuple[Any, ...]], associated: str) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scrubjay.errors import QuotaExceeded, pluralize
+from scrubjay.errors import QuotaExceeded, operand, pluralize
 from scrubjay.models import Usage, to_time
 from scrubjay.store.changes import Entry, append_changes
 from scrubjay.store.encryption import Cipher
@@ -156,7 +155,7 @@ class NamespaceUsage:
         return QuotaExceeded(
             f"the namespace {self.namespace!r} has {left:,} of its {allowed} a day left, and this takes {writes:,};"
             f" the counter resets in {pluralize(wait, 'second')} (midnight UTC), or raise the limit:"
-            f" scrubjay quota {shlex.quote(self.namespace)} --writes-per-day N",
+            f" scrubjay quota --writes-per-day N {operand(self.namespace)}",
             retry_after=wait,
             usage=self._summary_before(),
         )
@@ -166,7 +165,7 @@ class NamespaceUsage:
         needed = self.bytes + size - used
         return QuotaExceeded(
             f"the namespace {self.namespace!r} holds {used:,} of {pluralize(limit, 'byte')}, and this needs {needed:,}"
-            f" more; delete something, or raise the limit: scrubjay quota {shlex.quote(self.namespace)} --max-bytes N",
+            f" more; delete something, or raise the limit: scrubjay quota --max-bytes N {operand(self.namespace)}",
             usage=self._summary_before(),
         )
 

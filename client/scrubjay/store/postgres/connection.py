@@ -52,6 +52,8 @@ _DEFAULTS = {
 }
 """Parameters of a connection that the URL does not set."""
 _ENCODING = "write special characters of a password as %XX, such as %25 for %"
+_SECRET = re.compile("password|secret")
+"""What names the parameters that are not shown."""
 _REFUSALS = {
     "28000": 'role ".*" (does not exist|is not permitted to log in)|no pg_hba.conf entry',
     "28P01": "authentication failed|no password supplied",
@@ -140,8 +142,9 @@ class Address:
             raise InvalidInput(
                 f"the password in the PostgreSQL URL has a '/', '?', '#' or '@', which ends it; {_ENCODING}"
             )
-        pairs = (pair.partition("=") for pair in parts.query.split("&") if pair)
-        given = {unquote(name): unquote(value) for name, _, value in pairs}
+        split = (pair.partition("=") for pair in parts.query.split("&") if pair)
+        pairs = [(unquote(name), unquote(value)) for name, _, value in split]
+        given = dict(pairs)
         self.schema = given.pop("schema", DEFAULT_SCHEMA)
         """The schema that has the tables: no other program's tables are in it."""
         query = urlencode({**_DEFAULTS, **given}, quote_via=quote)  # with %20: libpq takes a + as it is
@@ -151,6 +154,10 @@ class Address:
         named = "" if self.schema == DEFAULT_SCHEMA else f"?schema={self.schema}"
         self.name = f"{parts.scheme}://{hosts}{parts.path}{named}"
         """The URL as messages show it: without a user and a password."""
+        user, at = credentials.partition(":")[0], "@" if credentials else ""
+        shown = urlencode([pair for pair in pairs if not _SECRET.search(pair[0])], quote_via=quote, safe="/,:")
+        self.without_password = f"{parts.scheme}://{user}{at}{netloc}{parts.path}{shown and f'?{shown}'}"
+        """The URL as a command can be given it, where libpq finds the password elsewhere or needs none."""
 
 
 class Connections(ConnectionPool[Session]):
@@ -347,7 +354,7 @@ class Connections(ConnectionPool[Session]):
         if code == "55P03":
             return Unavailable(f"another client has been writing to {self.name} for {self.busy_seconds:g} s; try again")
         if code.startswith("28"):
-            return Unavailable(f"{self.name}: {text}; check the user and the password in the URL")
+            return Unavailable(f"{self.name}: {text}; check the user and the password in the URL, or set PGPASSWORD")
         if code == "3D000":
             return Unavailable(f"{self.name}: {text}; check its name in the URL, or create the database")
         if code == "42501":
@@ -356,7 +363,8 @@ class Connections(ConnectionPool[Session]):
             return Unavailable(f"{self.name}: {text}; free some space, or allow more connections; nothing was written")
         if is_temporary(error):
             return Unavailable(
-                f"cannot reach {self.name}: {text}; check the URL: is it running, and is one of its hosts the primary?"
+                f"cannot reach {self.name}: {text}; check the URL, that it is running, and that one of its hosts is the"
+                " primary"
             )
         if not code:  # psycopg's, of a parameter
             return Unavailable(f"{self.name}: {text}; check the parameters in the URL")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 import re
+import shlex
 import shutil
 import sqlite3
 import sys
@@ -84,24 +85,29 @@ def atomic_write(target: Path, *, force: bool | None = None) -> Iterator[Path]:
     """A path to write to, which is renamed to `target` once it is complete and on disk, and else deleted.
 
     `force` replaces an existing file, but never a database that another process has open; None for callers that do not
-    offer it.
+    offer it. A file that is replaced keeps its permissions. Of a symbolic link, the file that it points to is replaced.
     """
-    if target.name.endswith(_SIDE_FILES):
+    final = Path(os.path.realpath(target))
+    if final.name.endswith(_SIDE_FILES):
         raise InvalidInput(f"{target} has the name of a database's log; name another file")
     if target.is_dir():
         raise InvalidInput(f"{target} is a folder; name a file in it")
+    if target.exists() and not target.is_file():
+        raise InvalidInput(f"{target} is a device or a pipe, which a file cannot replace; name a file")
     if target.exists() and not force:
         advice = "" if force is None else ", or pass --force to replace it"
         raise InvalidInput(f"{target} already exists; name another file{advice}")
-    if target.exists() and _is_open(target):
+    if target.exists() and _is_open(final):
         raise InvalidInput(f"{target} is a database that another process has open; name another file")
-    partial = target.with_name(f"{target.name}.partial-{owner()}")
+    partial = final.with_name(f"{final.name}.partial-{owner()}")
     try:
         os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         yield partial
+        if final.exists():
+            shutil.copymode(final, partial)
         _sync(partial)
-        partial.replace(target)
-        _sync(target.parent)
+        partial.replace(final)
+        _sync(final.parent)
     except OSError as error:
         raise Unavailable(f"cannot write {target}: {error.strerror}; name a folder that can be written") from error
     finally:
@@ -113,7 +119,8 @@ class Restored(NamedTuple):
 
     previous: Path | None
     """Where the previous database was copied to; None if there was none."""
-    before: Contents
+    before: Contents | None
+    """Nothing if there was no database; None if it could not be read."""
     after: Contents
 
 
@@ -131,7 +138,7 @@ def restore(backup: Path, path: Path, progress: Progress) -> Restored:
     size, log = (size_of(f"{path}{suffix}") for suffix in ("", "-wal"))
     previous = path.with_name(f"{path.name}.before-restore-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}")
     with _staged(backup, path.parent) as copy:
-        after = read_contents(copy)
+        after = read_contents(copy) or Contents()
         try:
             if log and not size:  # SQLite would delete the log, which is all that is left
                 _swap(copy, path, previous)
@@ -156,15 +163,20 @@ class Contents(NamedTuple):
     """Id, hash and name of the api keys in force; a key that is rotated has another hash."""
 
 
-def read_contents(path: Path) -> Contents:
-    """The contents of a database that no process has open, which is not changed; nothing if it cannot be read."""
+def is_empty(path: Path) -> bool:
+    """Whether there is no database at a path: no file, or an empty one without a log."""
+    return not any(size_of(f"{path}{suffix}") for suffix in ("", "-wal"))
+
+
+def read_contents(path: Path) -> Contents | None:
+    """The contents of a database that no process has open, which is not changed; None if it cannot be read."""
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as file:
             namespaces = file.execute("SELECT namespace FROM namespaces WHERE keys > 0 OR notes > 0")
             api_keys = file.execute("SELECT id, hash, name FROM api_keys WHERE revoked_at IS NULL")
             return Contents(frozenset(name for (name,) in namespaces), frozenset(api_keys.fetchall()))
     except sqlite3.Error:
-        return Contents()
+        return None
 
 
 @contextlib.contextmanager
@@ -201,7 +213,7 @@ def _check_backup(copy: Path, backup: Path) -> None:
     if damage:
         raise Unavailable(
             f"{backup} is damaged or not a backup: {damage[0]}; nothing was restored; name another backup, or save what"
-            f" can be read of this one: scrubjay recover {backup}"
+            f" can be read of this one: scrubjay recover {shlex.quote(str(backup))}"
         )
 
 

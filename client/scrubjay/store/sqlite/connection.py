@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shlex
 import sqlite3
 import time
 import weakref
@@ -321,7 +322,7 @@ def explain(error: sqlite3.Error, path: Path | str, busy_seconds: float = BUSY_S
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _BUSY:
         return Unavailable(f"another process has been writing to {path} for {busy_seconds:g} s; try again")
-    file = path if Path(path).is_absolute() else "FILE"
+    file = shlex.quote(str(path)) if Path(path).is_absolute() else "FILE"
     rescue = f"restore a backup with `scrubjay restore`, or save what can be read: scrubjay recover {file}"
     advice = {
         sqlite3.SQLITE_FULL: "the disk is full: free some space; nothing was half-written",

@@ -8,6 +8,7 @@ the old file stays beside the new one, and a process that opens the new one woul
 from __future__ import annotations
 
 import os
+import shlex
 import struct
 import sys
 import time
@@ -134,7 +135,7 @@ class FileIdentity:
             state = "is empty: it was truncated" if Path(self._file).exists() else "was moved or deleted: put it back"
             raise Unavailable(
                 f"{self._file} has a log of {size:,} bytes, but the database itself {state}; restore a backup with"
-                f" `scrubjay restore`, or save what the log has: scrubjay recover {self._file};"
+                f" `scrubjay restore`, or save what the log has: scrubjay recover {shlex.quote(str(self._file))};"
                 f" to start with an empty database, delete {self._log}"
             )
 

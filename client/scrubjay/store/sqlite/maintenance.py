@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sqlite3
 import threading
 import time
@@ -60,7 +61,7 @@ def find_damage(connections: Connections) -> list[str]:
         connections.put_back(connection)
     if found == ["ok"]:
         return []
-    return [*found, f"save what can be read: scrubjay recover {connections.path}"]
+    return [*found, f"save what can be read: scrubjay recover {shlex.quote(str(connections.path))}"]
 
 
 def compact(connections: Connections, context_of: ContextOf) -> None:
