@@ -129,15 +129,19 @@ def _also(setting: Setting) -> str:
 
 
 def memory_page() -> str:
-    introduction = (
-        "`Memory` has the methods below. `AsyncMemory` has the same, to be awaited; `key in memory` is"
-        " `await memory.contains(key)` there, and `len(memory)` is `await memory.count()`.\n"
-    )
+    introduction = "`Memory` has the methods below. [`AsyncMemory`](#asyncmemory) has them for asyncio.\n"
+    for_asyncio = ["## AsyncMemory", "", inspect.getdoc(scrubjay.AsyncMemory) or "", ""]
     methods = [(name, method) for name, method in vars(scrubjay.Memory).items() if _is_public(name, method)]
     sections = [_method_section(name, method) for name, method in methods]
     models = [["## Records", ""], *(_model_section(name) for name in _MODELS)]
     return page(
-        "Memory", introduction, _method_section("Memory", scrubjay.Memory), *sections, *models, _errors_section()
+        "Memory",
+        introduction,
+        _method_section("Memory", scrubjay.Memory),
+        *sections,
+        for_asyncio,
+        *models,
+        _errors_section(),
     )
 
 
