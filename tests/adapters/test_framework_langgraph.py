@@ -239,6 +239,14 @@ def test_a_thread_whose_name_is_too_long_for_a_session_is_not_listed(home):
     agent.checkpointer.delete_thread("x" * 200)
 
 
+def test_a_thread_whose_name_is_too_long_for_a_key_is_named(home):
+    place = {"configurable": {"thread_id": "/" * 100}}
+    for call in (lambda: say(make_chat(AIMessage("ok")), "one", place), lambda: ScrubjaySaver().get_tuple(place)):
+        with pytest.raises(InvalidInput, match=r"the thread_id '/+.* has 300 bytes"):
+            call()
+    assert len(say(make_chat(AIMessage("ok")), "one", {"configurable": {"thread_id": "x" * 256}})["messages"]) == 2
+
+
 def test_messages_without_an_id_are_listed_once(home):
     class Plain(TypedDict):
         messages: Annotated[list, operator.add]

@@ -24,7 +24,7 @@ from scrubjay.adapters._plain import join_key, plain, quote_part, unquote_part
 from scrubjay.adapters._recall import first_bytes
 from scrubjay.async_memory import AsyncMemory
 from scrubjay.conversations import MESSAGES, entry, session_key
-from scrubjay.errors import Conflict, InvalidInput
+from scrubjay.errors import Conflict, InvalidInput, repr_short
 from scrubjay.exact_json import byte_size, encode
 from scrubjay.filters import check_filter, has_operators, matches
 from scrubjay.memory import Memory
@@ -71,6 +71,8 @@ Writes = list[tuple[str, str, Any]]
 """The pending writes of a checkpoint: task, channel and value of each."""
 Messages = list[dict[str, Any]]
 """Messages as items of a conversation."""
+MAX_THREAD_BYTES = 256
+"""Bytes of a thread's name as a part of a key, so that the key has room for a checkpoint, a task and a channel."""
 SMALL_BYTES = 512
 """Bytes up to which the value of a channel is stored in the row of every checkpoint that has it: a row of its own would
 be about as large, and another read."""
@@ -134,7 +136,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         """The rows of checkpoints with their pending writes, the latest first; `size` is that of the first page."""
         prefix, wanted = "c/", None
         if config is not None:
-            thread, wanted = str(config["configurable"]["thread_id"]), get_checkpoint_id(config)
+            thread, wanted = _thread(config["configurable"]["thread_id"]), get_checkpoint_id(config)
             namespace = config["configurable"].get("checkpoint_ns")
             prefix = _prefix("c", thread) if namespace is None else _prefix("c", thread, namespace)
         earlier = get_checkpoint_id(before) if before else None
@@ -265,7 +267,7 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
         self._delete(rows)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        target = str(target_thread_id)
+        target = _thread(target_thread_id)
         for kind in "bc":  # checkpoints last: they refer to the others
             start = _prefix(kind, str(source_thread_id))
             for key, row in self._memory.items(start):
@@ -434,7 +436,19 @@ class ScrubjaySaver(BaseCheckpointSaver[str]):
 def _place(config: RunnableConfig) -> tuple[str, str]:
     """The thread and the namespace of a checkpoint."""
     configurable = config["configurable"]
-    return str(configurable["thread_id"]), configurable.get("checkpoint_ns") or ""
+    return _thread(configurable["thread_id"]), configurable.get("checkpoint_ns") or ""
+
+
+def _thread(thread_id: Any) -> str:
+    """The name of a thread; raises InvalidInput if the keys of its checkpoints would be too long."""
+    thread = str(thread_id)
+    size = len(quote_part(thread).encode(errors="replace"))
+    if size > MAX_THREAD_BYTES:
+        raise InvalidInput(
+            f"the thread_id {repr_short(thread)} has {size} bytes, in which '/' and '%' count as three; at most"
+            f" {MAX_THREAD_BYTES} are allowed"
+        )
+    return thread
 
 
 def _config(thread: str, namespace: str, checkpoint_id: str) -> RunnableConfig:
