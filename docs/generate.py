@@ -98,7 +98,8 @@ def _argument_name(action: argparse.Action) -> str:
 def settings_page() -> str:
     introduction = (
         "Nothing has to be set. An argument of `Memory` or a flag of the command wins over the environment variable,"
-        " which wins over the default.\nThe last column says where else a setting can be given: as an argument of"
+        " which wins over the default. A variable that is empty is not set; `url`, `path`, `secret` and `outbox` raise"
+        " `InvalidInput` when they are given as an empty text.\nThe last column says where else a setting can be given: as an argument of"
         " `Memory` and `AsyncMemory`, as a flag of `scrubjay serve`, or only as the variable.\n"
     )
     rows = [(f"`{each.variable}`", each.help, _default(each), _also(each)) for each in SETTINGS.values()]
@@ -146,18 +147,20 @@ def memory_page() -> str:
 
 
 def _is_public(name: str, method: Any) -> bool:
-    return not name.startswith("_") and inspect.isfunction(method)
+    return not name.startswith("_") and (inspect.isfunction(method) or isinstance(method, property))
 
 
-def _method_section(name: str, method: Callable[..., Any]) -> list[str]:
+def _method_section(name: str, method: Callable[..., Any] | property) -> list[str]:
     text, fields = _parse_docstring(inspect.getdoc(method) or "")
     rows = [(f"`{field}`", meaning) for field, meaning in fields]
     lines = [f"## {name}", "", "```text", _signature(name, method), "```", "", *_with_code(text), ""]
     return [*lines, *table("argument, result, errors", "meaning", rows=rows), ""] if rows else lines
 
 
-def _signature(name: str, method: Callable[..., Any]) -> str:
-    """The signature without `self` and without types, which do not fit on a line."""
+def _signature(name: str, method: Callable[..., Any] | property) -> str:
+    """The signature without `self` and without types, which do not fit on a line; of a property the name."""
+    if isinstance(method, property):
+        return name
     parameters = [
         each.replace(annotation=inspect.Parameter.empty)
         for each in inspect.signature(method).parameters.values()

@@ -312,6 +312,10 @@ class AsyncMemory:
     async def namespaces(self) -> list[str]:
         return await on_thread(self._memory.namespaces)
 
+    @property
+    def location(self) -> str:
+        return self._memory.location
+
     async def close(self) -> None:
         await on_thread(self._memory.close)
 
