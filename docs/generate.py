@@ -99,7 +99,8 @@ def settings_page() -> str:
     introduction = (
         "Nothing has to be set. An argument of `Memory` or a flag of the command wins over the environment variable,"
         " which wins over the default. A variable that is empty is not set; `url`, `path`, `secret` and `outbox` raise"
-        " `InvalidInput` when they are given as an empty text.\nThe last column says where else a setting can be given: as an argument of"
+        " `InvalidInput` when they are given as an empty text.\n"
+        "The last column says where else a setting can be given: as an argument of"
         " `Memory` and `AsyncMemory`, as a flag of `scrubjay serve`, or only as the variable.\n"
     )
     rows = [(f"`{each.variable}`", each.help, _default(each), _also(each)) for each in SETTINGS.values()]
