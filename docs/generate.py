@@ -98,7 +98,9 @@ def _argument_name(action: argparse.Action) -> str:
 def settings_page() -> str:
     introduction = (
         "Nothing has to be set. An argument of `Memory` or a flag of the command wins over the environment variable,"
-        " which wins over the default.\nThe last column says where else a setting can be given: as an argument of"
+        " which wins over the default. A variable that is empty is not set; `url`, `path`, `secret` and `outbox` raise"
+        " `InvalidInput` when they are given as an empty text.\n"
+        "The last column says where else a setting can be given: as an argument of"
         " `Memory` and `AsyncMemory`, as a flag of `scrubjay serve`, or only as the variable.\n"
     )
     rows = [(f"`{each.variable}`", each.help, _default(each), _also(each)) for each in SETTINGS.values()]
@@ -129,31 +131,37 @@ def _also(setting: Setting) -> str:
 
 
 def memory_page() -> str:
-    introduction = (
-        "`Memory` has the methods below. `AsyncMemory` has the same, to be awaited; `key in memory` is"
-        " `await memory.contains(key)` there, and `len(memory)` is `await memory.count()`.\n"
-    )
+    introduction = "`Memory` has the methods below. [`AsyncMemory`](#asyncmemory) has them for asyncio.\n"
+    for_asyncio = ["## AsyncMemory", "", inspect.getdoc(scrubjay.AsyncMemory) or "", ""]
     methods = [(name, method) for name, method in vars(scrubjay.Memory).items() if _is_public(name, method)]
     sections = [_method_section(name, method) for name, method in methods]
     models = [["## Records", ""], *(_model_section(name) for name in _MODELS)]
     return page(
-        "Memory", introduction, _method_section("Memory", scrubjay.Memory), *sections, *models, _errors_section()
+        "Memory",
+        introduction,
+        _method_section("Memory", scrubjay.Memory),
+        *sections,
+        for_asyncio,
+        *models,
+        _errors_section(),
     )
 
 
 def _is_public(name: str, method: Any) -> bool:
-    return not name.startswith("_") and inspect.isfunction(method)
+    return not name.startswith("_") and (inspect.isfunction(method) or isinstance(method, property))
 
 
-def _method_section(name: str, method: Callable[..., Any]) -> list[str]:
+def _method_section(name: str, method: Callable[..., Any] | property) -> list[str]:
     text, fields = _parse_docstring(inspect.getdoc(method) or "")
     rows = [(f"`{field}`", meaning) for field, meaning in fields]
     lines = [f"## {name}", "", "```text", _signature(name, method), "```", "", *_with_code(text), ""]
     return [*lines, *table("argument, result, errors", "meaning", rows=rows), ""] if rows else lines
 
 
-def _signature(name: str, method: Callable[..., Any]) -> str:
-    """The signature without `self` and without types, which do not fit on a line."""
+def _signature(name: str, method: Callable[..., Any] | property) -> str:
+    """The signature without `self` and without types, which do not fit on a line; of a property the name."""
+    if isinstance(method, property):
+        return name
     parameters = [
         each.replace(annotation=inspect.Parameter.empty)
         for each in inspect.signature(method).parameters.values()

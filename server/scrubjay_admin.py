@@ -73,8 +73,8 @@ async def issue_apikey(
     body: Annotated[models.IssueApiKeyBody, JsonBody(models.IssueApiKeyBody, MAX_QUERY_BODY_BYTES).dependency],
 ) -> Response:
     """Issue an api key; from the first on, every request needs one and namespaces have the default quotas."""
-    issue = api_keys.issue(body.name, tuple(body.namespaces), body.read_only, body.admin, body.limits.given)
-    issued = await caller.run(issue)
+    rights = (tuple(body.namespaces), body.read_only, body.admin, body.limits.given, body.exact)
+    issued = await caller.run(api_keys.issue(body.name, *rights))
     return JsonResponse(issued.to_json())
 
 

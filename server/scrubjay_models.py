@@ -125,7 +125,6 @@ Seconds = Annotated[
 ]
 Days = Annotated[float | None, Field(gt=0, le=MAX_SECONDS / DAY_SECONDS)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAMESPACE_CHARS, pattern=NAME_PATTERN)]
-Pattern = Annotated[str, Field(min_length=1, max_length=MAX_NAMESPACE_CHARS, pattern=NAME_PATTERN.replace("/", "/,"))]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Recalled = Annotated[int, Field(ge=1, le=MAX_RECALL)]
 Metadata = dict[str, JsonValue] | None
@@ -440,11 +439,19 @@ class IssueApiKeyBody(StrictBody):
     model_config = ConfigDict(
         json_schema_extra={
             "anyOf": [
-                {"properties": {"admin": {"const": False}}},
+                {
+                    "properties": {
+                        "admin": {"const": False},
+                        "exact": {"const": False},
+                        "namespaces": {"items": {"pattern": NAME_PATTERN.replace("/", "/,")}},
+                    }
+                },
+                {"properties": {"admin": {"const": False}, "exact": {"const": True}}, "required": ["exact"]},
                 {
                     "properties": {
                         "read_only": {"const": False},
                         "namespaces": {"const": ["*"]},
+                        "exact": {"const": False},
                         "limits": {"maxProperties": 0},
                     }
                 },
@@ -453,7 +460,8 @@ class IssueApiKeyBody(StrictBody):
     )
 
     name: SkipValidation[Name]
-    namespaces: list[SkipValidation[Pattern]] = Field(["*"], description="patterns, such as support-*", min_length=1)
+    namespaces: list[SkipValidation[Name]] = Field(["*"], description="patterns, such as support-*", min_length=1)
+    exact: StrictBool = Field(default=False, description="namespaces has names, in which * and commas mean themselves")
     read_only: StrictBool = False
     admin: StrictBool = Field(default=False, description="has every namespace, may write, and has no limits")
     limits: KeyQuotaBody = Field(KeyQuotaBody(), description="over all namespaces of the key")

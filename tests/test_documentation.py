@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 import pytest
+import requests
 
 import scrubjay
 from adapters.models import serving_model
@@ -25,6 +26,7 @@ from scrubjay.adapters._large import CALL_BYTES, PART_CHARS
 from scrubjay.calls import fields_of
 from scrubjay.cli.series import RETRY_SECONDS
 from scrubjay.commands import VERBS
+from scrubjay.conversations import LEARNED, MAX_SESSION_BYTES
 from scrubjay.exact_json import MAX_DEPTH, MAX_READ_BYTES, MAX_WRITE_BYTES, MAX_WRITE_ROWS
 from scrubjay.memory import UNATTENDED_SECONDS
 from scrubjay.outbox.executor import _OVERLAID
@@ -277,7 +279,14 @@ def test_figures_in_a_page_are_those_of_the_code():
             f"at most `SCRUBJAY_LEARN_TOKENS` ({SETTINGS['learn_tokens'].default:,}) a day",
             "It waits about a second at most" if UNATTENDED_SECONDS == 1 else "",
         ),
-        "langgraph.md": (f"more than {CALL_BYTES // 2**20} MiB is split",),
+        "langgraph.md": (
+            f"more than {CALL_BYTES // 2**20} MiB is split",
+            f"more than {MAX_SESSION_BYTES} bytes is not listed",
+        ),
+        "conversations.md": (
+            f"a name of 1 to {MAX_SESSION_BYTES} bytes",
+            f"key has more than {MAX_KEY_BYTES - len(LEARNED)} bytes",
+        ),
         "agent-framework.md": (
             f"one above {CALL_BYTES // 2**20} MiB as one for each {PART_CHARS // 2**20} MiB and one more",
         ),
@@ -446,11 +455,29 @@ def test_the_page_on_http_lists_the_verbs_of_a_transaction_with_their_arguments(
         assert required == fields_of(verb), verb
 
 
-def test_the_transaction_on_the_page_on_http_gets_the_response_on_it(terminal):
+def test_the_examples_on_the_page_on_http_get_the_responses_on_it(terminal, server):
     page = blocks(ROOT / "docs" / "http-api.md")
-    place = next(i for i, block in enumerate(page) if "$NS/transaction" in block.text)
-    variable = next(block for block in page if block.text.startswith("export NS="))
-    assert json.loads(terminal(variable.text + page[place].text)) == json.loads(page[place + 1].text)
+    missing = requests.get(f"{server.url}/v1/namespaces/demo/items/nobody", timeout=60).text
+    printed = missing + terminal("".join(block.text for block in page if block.is_run))
+    responses = [without_times(response) for response in documents(printed)]
+    samples = [without_times(json.loads(block.text)) for block in page if block.language == "json"]
+    assert len(samples) == 3
+    for sample in samples:
+        assert sample in responses
+
+
+def documents(text: str) -> list[dict]:
+    """The JSON documents in a text that has nothing else."""
+    found, at = [], 0
+    while at < len(text):
+        document, at = json.JSONDecoder().raw_decode(text, at)
+        found.append(document)
+        at = len(text) - len(text[at:].lstrip())
+    return found
+
+
+def without_times(document: dict) -> dict:
+    return {name: None if name.endswith("_at") else value for name, value in document.items()}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)

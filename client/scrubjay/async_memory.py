@@ -6,7 +6,8 @@ Each verb runs on a thread, so the event loop never waits for a disk or a server
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
@@ -44,7 +45,15 @@ _threads = _Threads()
 
 
 class AsyncMemory:
-    """Memory with awaitable methods: the same arguments, results and errors."""
+    """Memory for asyncio: methods with the same names, arguments, results and errors, most of them to be awaited.
+
+    - `items`, `values` and `scan` are not awaited: `async for key, value in memory.items()`.
+    - `async for change in memory.watch()` has the changes since its first step. `changes = await memory.watch()` starts
+      at once, and `async for change in changes` then misses nothing.
+    - `async with memory.transaction() as t` awaits the end of the block; the verbs of `t` are not awaited.
+    - What Python cannot await has other words: `await memory.contains(key)` for `key in memory`, `await memory.count()`
+      for `len(memory)`, and `get`, `set`, `delete` and `keys` for `memory[key]`, `del` and `for key in memory`.
+    """
 
     def __init__(
         self,
@@ -284,11 +293,9 @@ class AsyncMemory:
         """`async with memory.transaction() as t`: see Memory.transaction; the verbs of `t` are not awaited."""
         return AsyncTransaction(self.namespace, self._memory._run, once)  # noqa: SLF001
 
-    def watch(
-        self, prefix: str = "", *, after: int | None = None, timeout: float | None = None
-    ) -> AsyncIterator[Change]:
-        """`async for change in memory.watch()`: see Memory.watch, from the moment that it is first awaited."""
-        return _each_change(partial(self._memory._open_watch, prefix, after, timeout))  # noqa: SLF001
+    def watch(self, prefix: str = "", *, after: int | None = None, timeout: float | None = None) -> AsyncWatch:
+        """`async for change in memory.watch()`, or `changes = await memory.watch()` before: see Memory.watch."""
+        return AsyncWatch(partial(self._memory._open_watch, prefix, after, timeout))  # noqa: SLF001
 
     async def usage(self) -> Usage:
         return await on_thread(self._memory.usage)
@@ -304,6 +311,10 @@ class AsyncMemory:
 
     async def namespaces(self) -> list[str]:
         return await on_thread(self._memory.namespaces)
+
+    @property
+    def location(self) -> str:
+        return self._memory.location
 
     async def close(self) -> None:
         await on_thread(self._memory.close)
@@ -332,6 +343,34 @@ class AsyncTransaction(CollectedWrites):
         await on_thread(self.end, kind)
 
 
+class AsyncWatch(AsyncIterator[Change]):
+    """Changes, to be iterated. It starts when it is awaited, or else with the first step of the iteration."""
+
+    def __init__(self, open_watch: Callable[[], Watch]) -> None:
+        self._open_watch = open_watch
+        self._watch: Watch | None = None
+        self._found: deque[Change] = deque()
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        yield from self._start().__await__()
+        return self
+
+    async def _start(self) -> Watch:
+        if self._watch is None:
+            self._watch = await on_thread(self._open_watch)
+            self._found.extend(self._watch.first)
+        return self._watch
+
+    async def __anext__(self) -> Change:
+        watch = await self._start()
+        while not self._found:
+            if watch.is_over:
+                raise StopAsyncIteration
+            await asyncio.sleep(POLL_SECONDS)
+            self._found.extend(await on_thread(watch.look, 0))
+        return self._found.popleft()
+
+
 async def on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run a verb of a Memory on a thread of this process's pool."""
     return await asyncio.wrap_future(submit(verb, *args, **kwargs))
@@ -347,13 +386,3 @@ async def _each_of(pages: Iterator[Sequence[T]]) -> AsyncIterator[T]:
     while (page := await on_thread(next, pages, None)) is not None:
         for each in page:
             yield each
-
-
-async def _each_change(open_watch: Callable[[], Watch]) -> AsyncIterator[Change]:
-    watch = await on_thread(open_watch)
-    for change in watch.first:
-        yield change
-    while not watch.is_over:
-        await asyncio.sleep(POLL_SECONDS)
-        for change in await on_thread(watch.look, 0):
-            yield change

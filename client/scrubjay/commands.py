@@ -470,7 +470,7 @@ NAMESPACES = Verb(
 ISSUE_KEY = Verb(
     "issue_key", "api_keys.issue", "POST", "/v1/apikeys",
     Argument("name", "body"), Argument("namespaces", "body"), Argument("read_only", "body"), Argument("admin", "body"),
-    Argument("limits", "body"),
+    Argument("limits", "body"), Argument("exact", "body"),
     from_json=IssuedKey.from_json, writes=True,
 )  # fmt: skip
 API_KEYS = Verb(

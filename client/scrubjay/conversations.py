@@ -50,8 +50,8 @@ def session_prefix(session: Any) -> str:
     quoted = quote_session(session) if isinstance(session, str) else ""
     if not 0 < len(quoted.encode()) <= MAX_SESSION_BYTES:
         raise InvalidInput(
-            f"session= is a name of 1 to {MAX_SESSION_BYTES} bytes, not {repr_short(session)}; leave it out for"
-            f" {DEFAULT!r}"
+            f"the name of a session is text of 1 to {MAX_SESSION_BYTES} bytes, in which ':' and '%' count as three, not"
+            f" {repr_short(session)}; use {DEFAULT!r} if there is only one"
         )
     return "" if session == DEFAULT else f"{MARK}{quoted}:"
 

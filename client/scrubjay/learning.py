@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from scrubjay.conversations import LEARNED, split_key
-from scrubjay.errors import Conflict, InvalidInput, ScrubjayError
+from scrubjay.errors import Conflict, InvalidInput, ScrubjayError, repr_short
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.models import Learned, Message, Note
 from scrubjay.recall.prompt import count_tokens
-from scrubjay.validation import check_content
+from scrubjay.validation import MAX_KEY_BYTES, check_content
 
 Model = Callable[[str], str]
 
@@ -158,6 +158,11 @@ class Student:
         self._tokens_per_day = tokens_per_day
         self._session, name = split_key(key)
         self._progress_key = f"{key.removesuffix(name)}{LEARNED}{name}"
+        if len(self._progress_key.encode()) > MAX_KEY_BYTES:
+            raise InvalidInput(
+                f"distill stores its progress under {LEARNED!r} and the key of the conversation, so that has at most"
+                f" {MAX_KEY_BYTES - len(LEARNED)} bytes; {repr_short(key)} has {len(key.encode())}"
+            )
         self._notes = self._superseded = self._messages = self._tokens = 0
 
     def learn(self) -> Learned:

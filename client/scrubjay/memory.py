@@ -166,7 +166,8 @@ class Memory:
         """Return the value of a key, and store `default` first if the key does not exist, atomically.
 
         :param default: any JSON value but None.
-        :raises Unavailable: if the server is unreachable: this is never queued.
+        :return: the value that the key has now; that of a queued write, without asking the server.
+        :raises Unavailable: if the server is unreachable and no write to the key is queued: this is never queued.
         """
         if default is None:
             raise InvalidInput("setdefault takes a value to store, not None")
@@ -343,7 +344,8 @@ class Memory:
     def clear(self, prefix: str = "") -> int:
         """Delete all keys that start with `prefix`, all of them or none; this never counts against a quota.
 
-        Without a prefix, erase all values and notes of the namespace, queued writes included.
+        Without a prefix, erase all values and notes of the namespace, queued writes included. The ids of `once` stay,
+        so that a call that is repeated later does not bring back what was erased.
 
         :return: how many there were.
         """
@@ -436,7 +438,8 @@ class Memory:
         :param ttl_days: the same in days.
         :param pinned: never expires.
         :param metadata: a JSON object of your own; "speaker" or "sender" in it names who said it.
-        :param supersedes: ids of notes that it replaces: they are kept, marked, and no longer recalled.
+        :param supersedes: ids of notes that it replaces: they are kept, marked, and no longer recalled. An id that no
+            note has, such as that of a note that was forgotten, is ignored.
         :param id: an id of your own: the note replaces the one that has it, all its fields but `created_at`, and what
             it replaces is erased as `forget` does. Without it the note is found by its content.
         :return: the note; None when the write is queued.
@@ -481,7 +484,8 @@ class Memory:
         :param threshold: only notes with at least this score by relevance.
         :param ranking: "relevance" (the default), or "confidence", which also weighs recency and frequency.
         :param explain: give each note an `explanation`: the parts that add up to its score, and the words that matched.
-        :param at: ask as of a past moment: only notes that had been written by then, and "today" is that day.
+        :param at: a datetime with a time zone: ask as of that moment. Only notes that had been written by then, and
+            "today" is that day.
         """
         asked = RecallQuery.check(
             query,
@@ -714,6 +718,7 @@ class Memory:
         :param after: the `id` of a Change: start after it, and miss nothing.
         :param timeout: end when nothing has changed for so many seconds; without it, never.
         :raises Conflict: if changes after `after` have been removed from the log.
+        :raises QuotaExceeded: if this client has as many watches open as the server allows.
         """
         return iter(self._open_watch(prefix, after, timeout))
 
@@ -848,12 +853,20 @@ class _ClosedExecutor(Executor):
         self.run(None)
 
 
+_NEVER_EMPTY = {"url", "path", "secret", "outbox"}
+"""Arguments that would silently mean another place, or no encryption, if an empty text counted as left out."""
+
+
 def resolve_arguments(**arguments: Any) -> Settings:
     """The settings of a Memory with these arguments."""
     for name in ("url", "path", "durability", "api_key", "secret", "outbox", "embedder"):
         value = arguments.get(name)
         if value is not None and not isinstance(value, str | PathLike):
             raise InvalidInput(f"{name} is text, not {repr_short(value)}")
+        if name in _NEVER_EMPTY and isinstance(value, str) and not value.strip():
+            raise InvalidInput(f"{name} is empty, perhaps because a variable is not set; leave it out or set it")
+    if arguments.get("timeout") is not None:
+        check_seconds("timeout", arguments["timeout"])
     if arguments.get("url") is not None and arguments.get("path") is not None:
         raise InvalidInput("give url= for a server or a database, or path= for a file, not both")
     settings = memory_settings(**arguments)

@@ -79,6 +79,17 @@ def test_messages_sent_and_received_are_saved_in_the_order_said():
     ]
 
 
+def test_a_tool_call_is_a_line_with_the_message_of_autogen():
+    agent, call = assistant(), call_of("look", {})
+    for message in (call, "Found."):
+        agent.receive(message, user(), request_reply=False)
+    first, second = Memory("autogen-tests-assistant").get("conversation_history")
+    assert (first["message"]["content"], first["message"]["tool_calls"]) == (None, call["tool_calls"])
+    assert second["message"] == "Found."
+    found = agent.memory.conversation(key="conversation_history")
+    assert [type(message.message) for message in found] == [str, str]
+
+
 def test_a_message_is_saved_before_it_is_answered():
     stored = []
     agent = quiet(PersistentAgent, "assistant")

@@ -181,12 +181,14 @@ def test_a_message_that_can_neither_be_stored_nor_queued_is_logged_and_saved_wit
     with closing(sqlite3.connect(home, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         agent.receive("one", request_reply=False)
+        agent.receive("two", request_reply=False)
         other.execute("ROLLBACK")
     assert "neither stored nor queued" in caplog.text
-    assert agent.unsaved > 0
+    assert agent.unsaved == 2, "messages, each of which is several writes"
     time.sleep(0.3)  # the first retry
-    agent.receive("two", request_reply=False)
-    assert [line["message"] for line in memory.get("conversation_history")] == ["one", "two"]
+    agent.receive("three", request_reply=False)
+    assert [line["message"] for line in memory.get("conversation_history")] == ["one", "two", "three"]
+    assert agent.unsaved == 0
 
 
 def test_a_strict_memory_raises_when_the_history_cannot_be_read(caplog):

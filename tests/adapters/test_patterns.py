@@ -78,12 +78,13 @@ def test_a_hand_off_that_a_chat_ended_on_is_followed_in_the_next():
     assert model.seen[-1][0]["content"] == "I am billing."
 
 
-def test_context_variables_of_the_running_program_win_after_the_start():
+def test_context_variables_that_are_set_after_a_chat_are_saved_with_the_next():
     with serving_model() as model:
         pattern = desk(model)
-        ask(pattern, "one")
-        pattern.context_variables["topic"] = "changed by hand"
+        _, context = ask(pattern, "one")
+        context["topic"] = "changed by hand"
         pattern.context_variables.remove("seen")
+        assert desk(model).context_variables.get("topic") == "none"
         ask(pattern, "two")
         assert pattern.context_variables.to_dict() == {"topic": "changed by hand"}
         later = desk(model)

@@ -35,7 +35,7 @@ def test_a_namespace_can_be_made_of_any_names():
 
 
 def test_the_error_for_a_session_without_a_name_says_what_the_default_is(memory):
-    with pytest.raises(InvalidInput, match="not None; leave it out for 'default'"):
+    with pytest.raises(InvalidInput, match="not None; use 'default'"):
         Session(memory, None)
 
 

@@ -46,6 +46,7 @@ def test_every_verb_can_be_awaited(run):
         assert memory.namespace in await memory.namespaces()
         assert await memory.delete("k")
         assert await memory.clear() == 3
+        assert memory.location in repr(memory)
         assert memory.namespace in repr(memory)
         with pytest.raises(InvalidInput):
             await memory.set("k", {1: 2})

@@ -232,6 +232,12 @@ def test_a_key_gives_back_its_session(session):
     assert split_key(session_key(session)) == (session, "messages")
 
 
+@pytest.mark.parametrize("session", ["", "x" * 129, "%" * 43, None])
+def test_a_wrong_name_of_a_session_is_refused_in_the_words_of_every_adapter(session):
+    with pytest.raises(InvalidInput, match="the name of a session is text of 1 to 128 bytes"):
+        session_key(session)
+
+
 def test_a_session_has_a_name_of_some_length():
     for name in ("", "x" * 129, None):
         with pytest.raises(InvalidInput, match="1 to 128 bytes"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from harness import clean_environment
 from scripted_model import Script, lesson
-from scrubjay import Memory
+from scrubjay import InvalidInput, Memory
 from scrubjay.conversations import entry, session_key
 from scrubjay.learning import BATCH_MESSAGES, MAX_FAILURES, TEMPORARY_DAYS, Background, Lesson, parse_answer
 
@@ -192,6 +192,15 @@ def test_a_list_of_ones_own_is_learned_from(tmp_path):
         assert memory.forget_session("history") == 2
         assert memory.keys("learned:") == []
         assert memory.distill("nobody", Script()).is_complete
+
+
+def test_a_list_whose_key_leaves_no_room_for_the_progress_is_refused(tmp_path):
+    memory = Memory("chats", path=tmp_path / "db")
+    for length in (504, 505):
+        memory.append("x" * length, {"role": "user", "content": "I live in Paris"})
+    assert memory.distill("x" * 504, lambda _: "[]").messages == 1
+    with pytest.raises(InvalidInput, match=r"the key of the conversation, .* at most 504 bytes"):
+        memory.distill("x" * 505, lambda _: "[]")
 
 
 def test_a_conversation_that_was_replaced_is_read_from_its_start(tmp_path):

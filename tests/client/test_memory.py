@@ -320,6 +320,14 @@ def test_what_is_sent_again_with_the_same_id_happens_once(memory):
     assert memory.append("text", 1, once="refused") == 1, "what was refused has not happened"
 
 
+def test_a_call_that_is_repeated_after_a_deletion_brings_nothing_back(memory):
+    for delete in (lambda: memory.delete("orders"), lambda: memory.clear("or"), memory.clear):
+        assert memory.append("orders", "tea", once=str(delete)) == 1
+        delete()
+        assert memory.append("orders", "tea", once=str(delete)) == 1
+        assert memory.keys() == []
+
+
 @pytest.mark.parametrize("value", [1, "text", {"a": 1}, True])
 def test_appending_to_what_is_no_list_is_a_conflict(memory, value):
     memory.set("k", value)

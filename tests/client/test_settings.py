@@ -77,6 +77,21 @@ def test_arguments_of_the_wrong_kind_are_refused(where):
         Memory("ns", **where)
 
 
+@pytest.mark.parametrize("where", [{"timeout": -1}, {"timeout": "5"}, {"timeout": 0, "path": "x"}])
+def test_a_wrong_timeout_is_refused_without_a_server_too(where):
+    with pytest.raises(InvalidInput, match="timeout"):
+        Memory("ns", **where)
+
+
+@pytest.mark.parametrize("name", ["url", "path", "secret", "outbox"])
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_argument_is_refused_and_an_empty_variable_is_not_set(monkeypatch, tmp_path, name, empty):
+    with pytest.raises(InvalidInput, match=f"{name} is empty"):
+        Memory("ns", **{name: empty})
+    monkeypatch.setenv(f"SCRUBJAY_{name.upper()}", "")
+    assert str(tmp_path) in repr(Memory("ns"))
+
+
 def test_a_server_that_is_not_there_is_unavailable():
     memory = Memory("ns", url="http://127.0.0.1:9", strict=True)
     for call in (lambda: memory.get("k"), lambda: memory.set("k", 1), memory.keys, lambda: "k" in memory):

@@ -115,6 +115,17 @@ def test_awaited_watching_sees_the_same(open_memory):
     assert asyncio.run(watch_some()) == ["append"]
 
 
+def test_an_awaited_watch_misses_nothing_between_its_start_and_the_iteration(open_memory):
+    async def watch_some() -> list[str]:
+        async with AsyncMemory(fresh_name(), **open_memory.where) as memory:
+            changes = await memory.watch(timeout=0.2)
+            await memory.set("k", 1)
+            await memory.delete("k")
+            return [change.verb async for change in changes]
+
+    assert asyncio.run(watch_some()) == ["set", "delete"]
+
+
 def test_watching_goes_on_when_the_server_comes_back(tmp_path):
     with serving(tmp_path / "db") as server, Memory("ns", url=server.url) as memory:
         watch = memory.watch(timeout=120)

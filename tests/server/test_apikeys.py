@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from starlette.testclient import TestClient
@@ -532,8 +532,8 @@ class Keys(RuleBasedStateMachine):
 
     @invariant()
     def admitted_are_those_in_force(self) -> None:
-        for given in (None, "", "nonsense"):
-            assert self.store.run(api_keys.admit(given)) == (None if self.known else api_keys.EVERYTHING)
+        for secret in (None, "", "nonsense"):
+            assert self.store.run(api_keys.admit(secret)) == (None if self.known else api_keys.EVERYTHING)
         for secret, identity in self.known.items():
             access = self.store.run(api_keys.admit(secret))
             assert (access is not None) is (identity in self.in_force)
@@ -577,6 +577,62 @@ def test_a_pattern_with_a_comma_is_refused_over_http(server):
     answer = requests.post(f"{server.url}/v1/apikeys", json=body, timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_input")
     assert '["team-*", "x-*"]' in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("user-*", ["user-", "user-ann", "user-*", "user-a\nb"], ["user", "a-user-x"]),
+        ("*-user", ["x-user", "-user"], ["x-users"]),
+        ("user-?", ["user-?"], ["user-a"]),
+        ("user-[a-z]", ["user-[a-z]"], ["user-a"]),
+        ("user-[!x]", ["user-[!x]"], ["user-a"]),
+        ("user-[*]", ["user-*"], ["user-a", "user-[*]"]),
+        ("[*]-*", ["*-", "*-a"], ["a-a"]),
+        ("a[[*]]", ["a[*]"], ["a*", "a[b]"]),
+    ],
+)
+def test_only_an_asterisk_is_special_in_a_pattern(pattern, matching, others):
+    access = Access("bot", patterns=(pattern,))
+    assert [name for name in matching + others if access.sees(name)] == matching
+
+
+@pytest.fixture(scope="module")
+def keys_store(tmp_path_factory):
+    store = SqliteStore(tmp_path_factory.mktemp("keys") / "db", durability="fast")
+    yield store
+    store.close()
+
+
+@given(st.text("*?[]!,-a", min_size=1, max_size=6), st.text("*?[]!,-a", min_size=1, max_size=6))
+def test_a_key_for_an_exact_name_is_for_no_other_namespace(keys_store, name, other):
+    secret = keys_store.run(api_keys.issue("one user", (name,), False, False, {}, True)).secret
+    access = keys_store.run(api_keys.admit(secret))
+    assert access.sees(name)
+    assert access.sees(other) == (name == other)
+
+
+@pytest.mark.parametrize("user", ["*", "?", "[a-z]", "a,*", " "])
+def test_a_program_can_issue_a_key_for_a_name_that_a_user_chose(guarded, user):
+    over_http = requests.post(
+        f"{guarded.url}/v1/apikeys",
+        json={"name": "one user", "namespaces": [f"user-{user}"], "exact": True},
+        auth=(guarded.keys["admin"], ""),
+        timeout=60,
+    ).json()["key"]
+    by_command = issue(guarded.path, "--exact", f"--namespaces=user-{user}")
+    for key in (over_http, by_command):
+        with Memory(f"user-{user}", url=guarded.url, api_key=key) as memory:
+            memory.set("k", 1)
+            assert memory.namespaces() == [f"user-{user}"]
+        with Memory("user-b", url=guarded.url, api_key=key) as memory, pytest.raises(Forbidden):
+            memory.set("k", 1)
+
+
+def test_exact_names_have_to_be_named(tmp_path):
+    done = run_text("key", "issue", "--exact", "--path", str(tmp_path / "db"))
+    assert (done.returncode, "--namespaces NAME" in done.stderr) == (1, True)
+    assert not (tmp_path / "db").exists()
 
 
 def test_the_pattern_in_the_documentation_matches_an_agents_namespace():

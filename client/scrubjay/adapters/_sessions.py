@@ -105,6 +105,8 @@ def is_on_event_loop() -> bool:
 
 Saved = Callable[[int | None], None]
 """Called after an append with the new length of the list, or None if the append is queued."""
+Batch = list[tuple[Command, Saved | None]]
+"""What is saved together, such as a message."""
 
 
 class Writes(Transaction):
@@ -138,7 +140,7 @@ class Session:
         self.name = name
         self.is_strict = is_strict(memory)
         self._memory = _copies.copy_of(memory)
-        self._unsaved: deque[tuple[Command, Saved | None]] = deque()  # whose methods are atomic
+        self._unsaved: deque[Batch] = deque()  # whose methods are atomic
         self._lock = threading.Lock()
         self._saving: list[Future[None]] = []
         self.restoring = threading.RLock()
@@ -157,7 +159,7 @@ class Session:
 
     @property
     def unsaved(self) -> int:
-        """How many writes are queued, in the outbox or, if that cannot be used, in this process."""
+        """How many writes are queued, in the outbox or, if that cannot be used, in this process; a message is one."""
         with contextlib.suppress(Unavailable):
             return len(self._memory.pending()) + len(self._unsaved)
         return len(self._unsaved)
@@ -190,7 +192,8 @@ class Session:
         self._save(writes)
 
     def _add_unsaved(self, writes: Writes) -> None:
-        self._unsaved.extend((command, writes.callbacks.get(id(command))) for command in writes.commands)
+        if writes.commands:
+            self._unsaved.append([(command, writes.callbacks.get(id(command))) for command in writes.commands])
 
     def wait_for(self, future: Future[None]) -> None:
         """Let `wait` wait for what another session saves, too."""
@@ -210,7 +213,7 @@ class Session:
         with self._lock:
             unsaved = [self._unsaved.popleft() for _ in range(len(self._unsaved))]
             try:
-                self._run(writes, unsaved)
+                self._run(writes, [each for batch in unsaved for each in batch])
             except ScrubjayError as error:
                 self._unsaved.extendleft(reversed(unsaved))
                 log.error(  # noqa: TRY400 - the message has the cause
@@ -219,7 +222,7 @@ class Session:
                     error,
                 )
 
-    def _run(self, writes: Writes, unsaved: list[tuple[Command, Saved | None]]) -> None:
+    def _run(self, writes: Writes, unsaved: Batch) -> None:
         try:
             writes.run([command for command, _ in unsaved])
         except Unavailable:
@@ -237,7 +240,7 @@ class Session:
         try:
             writes.run([unsaved[0]])
         except Unavailable:
-            self._unsaved.append(unsaved)
+            self._unsaved.append([unsaved])
         except ScrubjayError as error:
             log.error("%r: not saved: %s", self.memory, error)  # noqa: TRY400
 

@@ -16,11 +16,11 @@ from scrubjay.store import engine
 
 def issue(arguments: argparse.Namespace) -> int:
     """Print a new key. Stdout has only the key that was asked for, so that a script can read it."""
-    given = [text for texts in arguments.namespaces or [["*"]] for text in texts]
-    patterns = tuple(pattern.strip() for text in given for pattern in text.split(","))
+    if arguments.exact and not arguments.namespaces:
+        return fail("--exact needs the names of namespaces: --namespaces NAME")
     with executor_of(arguments) as executor:
-        rights = (patterns, arguments.read_only, arguments.admin)
-        issued = executor.run(commands.ISSUE_KEY("", arguments.name, *rights, given_limits(arguments)))
+        rights = (_patterns(arguments), arguments.read_only, arguments.admin, given_limits(arguments), arguments.exact)
+        issued = executor.run(commands.ISSUE_KEY("", arguments.name, *rights))
     with Report(arguments) as report:
         report(issued.secret, **issued.to_json())
     note("Keep it: it is shown only now. Give it to clients as SCRUBJAY_API_KEY.")
@@ -37,6 +37,13 @@ def issue(arguments: argparse.Namespace) -> int:
             " started with other limits.\n`scrubjay quota NAMESPACE` shows and changes them."
         )
     return 0
+
+
+def _patterns(arguments: argparse.Namespace) -> tuple[str, ...]:
+    given = [text for texts in arguments.namespaces or [["*"]] for text in texts]
+    if arguments.exact:
+        return tuple(given)
+    return tuple(pattern.strip() for text in given for pattern in text.split(","))
 
 
 def list_(arguments: argparse.Namespace) -> int:
@@ -123,6 +130,11 @@ def add_commands(command: Commands) -> None:
         nargs="+",
         metavar="PATTERN",
         help="such as 'autogen-*'; several, separated by commas or spaces",
+    )
+    issuer.add_argument(
+        "--exact",
+        action="store_true",
+        help="--namespaces has names, in which * and commas mean themselves: for names that users choose",
     )
     issuer.add_argument("--read-only", action="store_true", help="may read and search, and change nothing")
     issuer.add_argument("--admin", action="store_true", help="may also change quotas and api keys")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 import secrets
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from scrubjay.errors import Forbidden, InvalidInput, repr_short
@@ -15,7 +17,7 @@ from scrubjay.models import ApiKey, IssuedKey, to_time
 from scrubjay.store.changes import Entry, append_changes
 from scrubjay.store.key_usage import counted_today
 from scrubjay.store.operation import READ, WRITE, Context, Statements, operation
-from scrubjay.validation import check_count, check_name
+from scrubjay.validation import check_count, check_name, check_namespace
 
 PREFIX = "sj_"
 """The first characters of every api key."""
@@ -37,7 +39,18 @@ class Access(NamedTuple):
     admin: bool = True
 
     def sees(self, namespace: str) -> bool:
-        return self.patterns == _ALL or any(fnmatchcase(namespace, pattern) for pattern in self.patterns)
+        return self.patterns == _ALL or any(matches(namespace, pattern) for pattern in self.patterns)
+
+
+def matches(namespace: str, pattern: str) -> bool:
+    """Whether a pattern matches: `*` stands for any characters, `[*]` for an asterisk, every other for itself."""
+    return fnmatchcase(namespace, _glob(pattern))
+
+
+@lru_cache(maxsize=4096)
+def _glob(pattern: str) -> str:
+    """The pattern in the language of fnmatch, to which `?` and `[` are special, too."""
+    return "[*]".join(re.sub(r"[?[]", r"[\g<0>]", part) for part in pattern.split("[*]"))
 
 
 EVERYTHING = Access("anyone")
@@ -52,11 +65,18 @@ def issue(
     read_only: bool = False,
     admin: bool = False,
     limits: Mapping[str, int | None] = _NO_LIMITS,
+    exact: bool = False,
 ) -> Statements[IssuedKey]:
-    """Issue a key. While no other key is active an admin key is issued with it, to issue the next one with."""
+    """Issue a key. While no other key is active an admin key is issued with it, to issue the next one with.
+
+    With `exact` the patterns are names of namespaces, in which no character is special.
+    """
     _check_limits(limits)
-    for pattern in patterns:
-        _check_pattern(pattern)
+    if exact:
+        patterns = tuple(check_namespace(name).replace("*", "[*]") for name in patterns)
+    else:
+        for pattern in patterns:
+            _check_pattern(pattern)
     check_name("the name of an api key", name)
     if admin and patterns != _ALL:
         raise InvalidInput(
@@ -117,7 +137,7 @@ def _check_pattern(pattern: Any) -> None:
     if "," in pattern:
         raise InvalidInput(
             f"the namespace pattern {repr_short(pattern)} has a comma, which does not separate patterns: send a list"
-            ' such as ["team-*", "x-*"]; for a namespace that has a comma in its name, write ? in its place'
+            ' such as ["team-*", "x-*"]; for a namespace that has a comma in its name, send "exact": true'
         )
 
 
