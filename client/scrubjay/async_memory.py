@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
+from inspect import isawaitable
 from os import PathLike
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -284,10 +285,24 @@ class AsyncMemory:
         return await on_thread(self._memory.forget_session, session)
 
     async def distill(
-        self, session: str, model: Callable[[str], str], *, key: str | None = None, tokens_per_day: int | None = None
+        self,
+        session: str,
+        model: Callable[[str], str] | Callable[[str], Awaitable[str]],
+        *,
+        key: str | None = None,
+        tokens_per_day: int | None = None,
     ) -> Learned:
-        """`model` is called on a thread."""
-        return await on_thread(self._memory.distill, session, model, key=key, tokens_per_day=tokens_per_day)
+        """`model` is called on a thread; if it is async, what it returns is awaited."""
+        from scrubjay.learning import check_model, next_prompt  # noqa: PLC0415 - `import scrubjay` stays light
+
+        check_model(model, may_be_async=True)
+        steps = self._memory._distill(session, key, tokens_per_day)  # noqa: SLF001
+        answer: Any = None
+        while isinstance(step := await on_thread(next_prompt, steps, answer), str):
+            answer = await on_thread(model, step)
+            if isawaitable(answer):
+                answer = await answer
+        return step
 
     def transaction(self, *, once: str | None = None) -> AsyncTransaction:
         """`async with memory.transaction() as t`: see Memory.transaction; the verbs of `t` are not awaited."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import inspect
 import json
 import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ from scrubjay.models import Learned, Message, Note
 from scrubjay.recall.prompt import count_tokens
 from scrubjay.validation import MAX_KEY_BYTES, check_content
 
-Model = Callable[[str], str]
+Steps = Generator[str, Any, Learned]
+"""Learning as a generator: it yields prompts, and is sent what the model answers."""
 
 TYPES = ("preference", "decision", "fact", "context", "temporary")
 TAG = "learned"
@@ -86,11 +88,10 @@ def make_prompt(notes: Sequence[Note], messages: Sequence[Message]) -> str:
     return "\n".join([INSTRUCTIONS, "", "Notes:", *(known or ["none"]), "", "New messages:", *said])
 
 
-def parse_answer(answer: Any, notes: int, messages: int) -> list[Lesson] | None:
+def parse_answer(answer: str, notes: int, messages: int) -> list[Lesson] | None:
     """The notes in an answer to `make_prompt`, of so many notes and messages; None if the answer cannot be used."""
-    text = answer if isinstance(answer, str) else ""
     try:
-        found = json.loads(text[text.index("[") : text.rindex("]") + 1])
+        found = json.loads(answer[answer.index("[") : answer.rindex("]") + 1])
     except (ValueError, RecursionError):
         return None
     lessons = [lesson for part in found if (lesson := _parse_lesson(part, notes, messages))]
@@ -148,13 +149,31 @@ class Progress(NamedTuple):
         return {"position": self.position, "failures": self.failures}
 
 
+def check_model(model: Any, *, may_be_async: bool = False) -> None:
+    """Raise InvalidInput for what is not a function, and for an async one that nobody would await."""
+    is_async = inspect.iscoroutinefunction(model) or inspect.iscoroutinefunction(getattr(model, "__call__", None))  # noqa: B004
+    if not callable(model) or (is_async and not may_be_async):
+        raise InvalidInput(
+            f"a model is a function that is given a prompt and returns the answer, not {repr_short(model)};"
+            " only AsyncMemory.distill awaits an async function"
+        )
+
+
+def next_prompt(steps: Steps, answer: Any) -> str | Learned:
+    """Send the answer to the last prompt, None at first, and return the next prompt, or what was learned in all."""
+    try:
+        return steps.send(answer)
+    except StopIteration as done:
+        learned: Learned = done.value
+        return learned
+
+
 class Student:
     """Learns from one conversation of a memory. How far it is, is stored with the notes, in one transaction."""
 
-    def __init__(self, memory: Any, key: str, model: Model, tokens_per_day: int) -> None:
+    def __init__(self, memory: Any, key: str, tokens_per_day: int) -> None:
         self._memory = memory
         self._key = key
-        self._model = model
         self._tokens_per_day = tokens_per_day
         self._session, name = split_key(key)
         self._progress_key = f"{key.removesuffix(name)}{LEARNED}{name}"
@@ -165,7 +184,7 @@ class Student:
             )
         self._notes = self._superseded = self._messages = self._tokens = 0
 
-    def learn(self) -> Learned:
+    def learn(self) -> Steps:
         """Learn from all messages that are new, or from as many as the day's tokens allow.
 
         Messages that are added meanwhile are left to the next call: a model that is slower than the conversation would
@@ -178,7 +197,7 @@ class Student:
             progress = self._read_progress()
             batch = [message for message in self._next_messages(progress.position) if message.position <= end]
             is_complete = not batch
-            if batch and not self._learn_from(batch, progress):
+            if batch and not (yield from self._learn_from(batch, progress)):
                 break
         return Learned(self._notes, self._superseded, self._messages, self._tokens, is_complete)
 
@@ -202,11 +221,11 @@ class Student:
                 return batch[:count]
         return batch
 
-    def _learn_from(self, batch: Sequence[Message], progress: Progress) -> bool:
+    def _learn_from(self, batch: Sequence[Message], progress: Progress) -> Generator[str, Any, bool]:
         """Whether to go on with the next messages."""
         said = [each for each in batch if each.role not in ("system", "tool") and each.message.strip()]
         known = self._known_notes(said) if said else []
-        lessons = self._ask(known, said) if said else []
+        lessons = (yield from self._ask(known, said)) if said else []
         if lessons is _TOO_EXPENSIVE:
             return False
         if lessons is None:
@@ -218,13 +237,18 @@ class Student:
         self._messages += len(batch)
         return True
 
-    def _ask(self, known: Sequence[Note], said: Sequence[Message]) -> list[Lesson] | None:
+    def _ask(self, known: Sequence[Note], said: Sequence[Message]) -> Generator[str, Any, list[Lesson] | None]:
         prompt = make_prompt(known, said)
         expected = count_tokens(prompt) + ANSWER_TOKENS
         if not self._spend(expected):
             return _TOO_EXPENSIVE  # type: ignore[no-any-return]
-        answer = self._model(prompt)
-        spent = count_tokens(prompt) + count_tokens(str(answer))
+        answer = yield prompt
+        if not isinstance(answer, str):
+            self._memory.incr(self._counter_key(), -expected)
+            if inspect.iscoroutine(answer):
+                answer.close()
+            raise InvalidInput(f"the model answered with a {type(answer).__name__}, which is not text")
+        spent = count_tokens(prompt) + count_tokens(answer)
         self._memory.incr(self._counter_key(), spent - expected)
         self._tokens += spent
         return parse_answer(answer, len(known), len(said))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -660,13 +660,26 @@ class Memory:
         is continued by the next one.
 
         :param session: the session, as `conversations` gives it.
-        :param model: a function that is given a prompt and returns the model's answer.
+        :param model: a function that is given a prompt and returns the model's answer; not an async one, which
+            AsyncMemory takes.
         :param key: the `key` of a Conversation, if the session has several; otherwise the latest is taken.
         :param tokens_per_day: the most to spend on this namespace in a day (UTC), estimated; SCRUBJAY_LEARN_TOKENS.
         :return: what was learned. An answer that is not a list of notes changes nothing.
+        :raises InvalidInput: if the model is not such a function, or answers with something else than text.
         :raises Unavailable: if the server is unreachable.
         """
-        from scrubjay.learning import Student  # noqa: PLC0415 - `import scrubjay` stays light
+        from scrubjay.learning import check_model, next_prompt  # noqa: PLC0415 - `import scrubjay` stays light
+
+        check_model(model)
+        steps = self._distill(session, key, tokens_per_day)
+        answer: Any = None
+        while isinstance(step := next_prompt(steps, answer), str):
+            answer = model(step)
+        return step
+
+    def _distill(self, session: str, key: str | None, tokens_per_day: int | None) -> Generator[str, Any, Learned]:
+        """Learning without a model: yields prompts, and is sent what a model answers."""
+        from scrubjay.learning import Student  # noqa: PLC0415
 
         if tokens_per_day is None:
             tokens_per_day = self._settings.learn_tokens
@@ -677,7 +690,7 @@ class Memory:
             if not latest:
                 return Learned(0, 0, 0, 0, is_complete=True)
             key = latest[0].key
-        return Student(self, check_key(key), model, tokens_per_day).learn()
+        return (yield from Student(self, check_key(key), tokens_per_day).learn())
 
     # ------------------------------------------------------------ transactions
 

@@ -177,3 +177,13 @@ def test_learning_needs_a_model():
         with pytest.raises(InvalidInput, match="llm_config"):
             make()
     persist(quiet(ConversableAgent, "a"), learn=str)
+
+
+def test_an_async_model_is_refused():
+    async def model(prompt):
+        return "[]"
+
+    with pytest.raises(InvalidInput, match="async"):
+        quiet(PersistentAgent, "a", memory="m", learn=model)
+    with pytest.raises(InvalidInput, match="async"):
+        persist(quiet(ConversableAgent, "a"), memory="m", learn=model)

@@ -94,7 +94,10 @@ def test_both_have_the_same_verbs_with_the_same_signatures():
     assert set(awaited) - set(sync) == {"contains", "count"}
     assert set(sync) <= set(awaited)
     for name, signature in sync.items():
-        assert awaited[name].parameters == signature.parameters
+        parameters = dict(awaited[name].parameters)
+        if name == "distill":  # whose model may be async
+            parameters["model"] = signature.parameters["model"]
+        assert parameters == signature.parameters
     assert inspect.signature(Memory) == inspect.signature(AsyncMemory)
 
 

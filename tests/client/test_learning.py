@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
 import logging
 import re
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 
 from harness import clean_environment
 from scripted_model import Script, lesson
-from scrubjay import InvalidInput, Memory
+from scrubjay import AsyncMemory, InvalidInput, Memory
 from scrubjay.conversations import entry, session_key
 from scrubjay.learning import BATCH_MESSAGES, MAX_FAILURES, TEMPORARY_DAYS, Background, Lesson, parse_answer
 
@@ -59,6 +61,73 @@ def test_a_fact_is_learned_once_with_its_type_session_and_source(memory):
     assert "2. sarah, " in model.prompts[0]
     assert memory.distill("sarah", model) == (0, 0, 0, 0, True)
     assert len(model.prompts) == 1
+
+
+@pytest.mark.parametrize("answer", [None, b"[]", {"content": "x"}])
+def test_an_answer_that_is_no_text_is_refused_and_nothing_is_counted_or_skipped(memory, answer):
+    say(memory, "I live in Paris")
+    for _ in range(MAX_FAILURES + 1):
+        with pytest.raises(InvalidInput, match="not text"):
+            memory.distill("sarah", lambda _: answer)
+    (counter,) = memory.keys("learning-tokens:")
+    assert memory.get(counter) == 0
+    assert memory.distill("sarah", Script([lesson("Sarah lives in Paris")])).notes == 1
+
+
+class AsyncScript(Script):
+    async def __call__(self, prompt):
+        return super().__call__(prompt)
+
+
+def test_an_async_model_is_refused_before_anything_is_counted(memory):
+    say(memory, "I live in Paris")
+    model = AsyncScript()
+    for wrong in (model, model.__call__, functools.partial(model.__call__), 5):
+        with pytest.raises(InvalidInput, match="AsyncMemory"):
+            memory.distill("sarah", wrong)
+    with pytest.raises(InvalidInput, match="coroutine"):
+        memory.distill("sarah", lambda prompt: model(prompt))  # noqa: PLW0108 - not seen to be async before it is called
+    assert not any(map(memory.get, memory.keys("learning-tokens:")))
+    assert not model.prompts
+
+
+@pytest.mark.parametrize("make", [Script, AsyncScript])
+def test_async_memory_takes_models_of_both_kinds(open_memory, make):
+    async def learn():
+        memory = open_memory()
+        say(memory, "I live in Paris")
+        async with AsyncMemory(memory.namespace, **open_memory.where) as other:
+            learned = await other.distill("sarah", make([lesson("Sarah lives in Paris")]))
+            assert (learned.notes, learned.messages, learned.is_complete) == (1, 1, True)
+            assert current(memory) == ["Sarah lives in Paris"]
+            assert await other.distill("nobody", make()) == (0, 0, 0, 0, True)
+            with pytest.raises(InvalidInput, match="function"):
+                await other.distill("sarah", 5)
+
+    asyncio.run(learn())
+
+
+def test_async_models_of_many_conversations_can_use_the_memory(open_memory):
+    async def learn():
+        memory = open_memory()
+        async with AsyncMemory(memory.namespace, **open_memory.where) as other:
+
+            async def model(prompt):
+                arrived.append(prompt)
+                if len(arrived) == 40:
+                    every.set()
+                await every.wait()  # all of them wait in the model at once
+                assert await other.get("k") == 1
+                return "[]"
+
+            arrived, every = [], asyncio.Event()
+            await other.set("k", 1)
+            for number in range(40):
+                say(memory, "I live in Paris", session=f"s{number}")
+            found = await asyncio.gather(*(other.distill(f"s{number}", model) for number in range(40)))
+            assert all(each.is_complete for each in found)
+
+    asyncio.run(learn())
 
 
 def test_moving_to_berlin_replaces_living_in_paris(memory):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
+from functools import lru_cache
 from typing import Any
 
 from scrubjay.recall.query import LENGTH_PENALTY, SATURATION, Passage, weigh
-from scrubjay.recall.terms import count_affixes, count_terms, normalize, stem_of
+from scrubjay.recall.terms import MONTHS, count_affixes, count_terms, normalize, stem_of
 
-MIN_NEEDLE_CHARS = 3
-"""Characters that a word and its stem must have in common to be searched for in place of the word."""
 MAX_NEEDLES = 32
 """Words of a query that are searched for, the longest first: each of them is looked for in every text."""
 MAX_SCORED_CHARS = 2048
@@ -19,32 +18,53 @@ MAX_SCORED_CHARS = 2048
 those around the words of the query."""
 
 
-def needles_of(passages: Sequence[Passage]) -> list[str]:
-    """What the forms of each word of a query have in common, such as "databas" for database and databases."""
+_ENDINGS = (("e", "[ei]"), ("i", "[iy]"), ("bl", "bi?l"), ("al", "(?:al|au)"))
+"""Letters that a stem ends in but not all of its words have there: hiking, city, solubility, chevaux."""
+_LONG_VOWEL = re.compile(r"(?<![aeiouyq])([aou])(?=[^aeiouy])")
+"""A vowel that may be an umlaut, which some write as two letters."""
+MAX_SHORT_STEM = 2
+"""Letters of a stem that is looked for as a word and not as a part of one: most texts contain them."""
+_SHORT_ENDINGS = r"e?(?:(?:ful)?(?:ness)?|ative|l[iy])(?:[a-z]?(?:ing|ed))?(?:e?s)?(?![a-z0-9])"
+"""What can follow a short stem in its words."""
+_MONTHS = {stem_of(month): number for number, month in enumerate(MONTHS, 1)}
+
+
+def needles_of(passages: Sequence[Passage]) -> list[re.Pattern[str]]:
+    """For each word of a query the pattern that finds, in a text without case and accents, all words of its stem."""
     words = {word for passage in passages for term, word in passage.words.items() if term > 0}
     longest = sorted(words, key=lambda word: (-len(word), word))[:MAX_NEEDLES]
-    return [_common_start(word, stem_of(word)) for word in longest]
+    return [_needle(stem_of(word)) for word in longest]
 
 
-def _common_start(word: str, stem: str) -> str:
-    """The letters that a word and its stem start with; the word itself if they are too few."""
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(word, stem, strict=False))
-    start = "".join(letter for letter, _ in same)
-    return start if len(start) >= MIN_NEEDLE_CHARS else word
+@lru_cache(1024)
+def _needle(stem: str) -> re.Pattern[str]:
+    """What the words of a stem start with; it may occur in other words too, which their score tells apart."""
+    if not stem.isascii():
+        return re.compile(re.escape(stem))
+    ending, other = next((pair for pair in _ENDINGS if stem[1:].endswith(pair[0])), ("", ""))
+    start = stem.removesuffix(ending) + other
+    if len(stem) > MAX_SHORT_STEM:
+        start = _LONG_VOWEL.sub(r"\1e?", start)
+    elif stem.isalpha():
+        # A word starts after something else than a letter, or after the \n of a JSON text.
+        start += rf"(?:(?<![a-z0-9]{start})|(?<=\\[bfnrt]{start})){_SHORT_ENDINGS}"
+    if stem in _MONTHS:
+        start += rf"|\d-{_MONTHS[stem]:02}-\d"
+    return re.compile(start)
 
 
-def count_needles(text: str, needles: Sequence[str]) -> int:
+def count_needles(text: str, needles: Sequence[re.Pattern[str]]) -> int:
     """How many of the needles a text contains, whatever case and accents it has."""
     plain = text.lower() if text.isascii() else normalize(text)
-    return sum(needle in plain for needle in needles)
+    return sum(1 for needle in needles if needle.search(plain))
 
 
-def excerpt(text: str, needles: Sequence[str]) -> str:
+def excerpt(text: str, needles: Sequence[re.Pattern[str]]) -> str:
     """A short text as it is; of a long one, what surrounds the first occurrence of each needle."""
     if len(text) <= MAX_SCORED_CHARS:
         return text
     plain, reach = normalize(text), MAX_SCORED_CHARS // (2 * len(needles))
-    starts = (max(at - reach, 0) for needle in needles if (at := plain.find(needle)) >= 0)
+    starts = (max(found.start() - reach, 0) for needle in needles if (found := needle.search(plain)))
     return " ".join(plain[start : start + 2 * reach] for start in starts)
 
 

@@ -32,7 +32,7 @@ from scrubjay.adapters.autogen._persistent import (
 )
 from scrubjay.conversations import DEFAULT, HISTORY, IDS, WITH
 from scrubjay.errors import InvalidInput
-from scrubjay.learning import EVERY_MESSAGES, QUIET_SECONDS
+from scrubjay.learning import EVERY_MESSAGES, QUIET_SECONDS, check_model
 from scrubjay.memory import Memory
 from scrubjay.validation import MAX_NOTE_BYTES, check_count
 
@@ -743,6 +743,8 @@ def start_agent(
 ) -> None:
     """Give an agent its session; `agent` is a PersistentAgent that has none so far."""
     model = model_of(agent) if learn is True else learn or None
+    if model is not None:
+        check_model(model)
     part = AgentPart(agent.name, memory, session, remember=remember, resume=resume, learn_with=model, **limits)
     said, agent._oai_messages = agent._oai_messages, Conversations(agent)
     part.attach(agent)
