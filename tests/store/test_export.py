@@ -18,6 +18,7 @@ from scrubjay.store.erasable import data_of
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.note_rows import INSERT_COLUMNS
 from scrubjay.store.operation import Quota
+from scrubjay.store.usage import IN_NAMESPACE
 from scrubjay.store.word_index import count_of, space_of, unpack
 from scrubjay.validation import NewNote
 
@@ -71,7 +72,7 @@ def contents(driver: Driver, namespace: str) -> dict[str, object]:
     found["words"] = sorted((word, count_of(posting)) for word, _, data in words for posting in unpack(data))
     rows = driver.query(
         f"""SELECT data, {", ".join(INSERT_COLUMNS[1:])} FROM notes
-        JOIN erasable_blobs b ON b.id = blob_id WHERE namespace = ?""",
+        JOIN erasable_blobs b ON b.id = blob_id WHERE {IN_NAMESPACE}""",
         namespace,
     )
     found["notes"] = sorted(repr((data_of(blob), *row)) for blob, *row in rows)

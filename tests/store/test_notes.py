@@ -23,6 +23,7 @@ from scrubjay.recall.terms import count_terms, is_only_question, split_words, te
 from scrubjay.store import candidates, consistency, items, notes, usage, vectors
 from scrubjay.store.operation import Quota
 from scrubjay.store.transaction import run_all
+from scrubjay.store.usage import IN_NAMESPACE
 from scrubjay.store.word_index import numbers_in, space_of
 from scrubjay.validation import NewNote, RecallQuery
 
@@ -261,7 +262,7 @@ def test_a_damaged_note_can_be_forgotten_and_blocks_no_other_operation(open_driv
     damaged, expired = (remember(driver, f"{n} bad words", session=f"{n}", ttl=60) for n in (1, 2))
     for namespace in ("ns", "other"):
         remember(driver, "three good words", namespace=namespace, session="s", ttl=60)
-    driver.query(f"{damage} WHERE id IN (SELECT blob_id FROM notes WHERE namespace = 'ns' ORDER BY id LIMIT 2)")
+    driver.query(f"{damage} WHERE id IN (SELECT blob_id FROM notes WHERE {IN_NAMESPACE} ORDER BY id LIMIT 2)", "ns")
     assert len(problems(driver)) >= 2
     if "DELETE" in damage:
         assert contents(recall(driver, "words")) == ["three good words"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,11 +52,31 @@ def test_every_query_is_used():
     assert not QUERIES.keys() - used
 
 
-def test_every_query_is_valid_in_the_schema():
+@contextlib.contextmanager
+def empty_database() -> Iterator[sqlite3.Connection]:
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         for statement in (statement for migration in MIGRATIONS for statement in migration):
             connection.execute(statement)
+        yield connection
+
+
+def explain(connection: sqlite3.Connection, how: str, text: str) -> list[tuple[Any, ...]]:
+    marks = set(re.findall(r"\?\d", text)) or text.count("?") * [None]
+    return connection.execute(f"{how} {text}", (None,) * len(marks)).fetchall()
+
+
+def test_every_query_is_valid_in_the_schema():
+    with empty_database() as connection:
         connection.execute("CREATE TABLE old_blobs AS SELECT * FROM erasable_blobs")
         for name, text in QUERIES.items():
             if not name.startswith(("rename_", "create_blob")):
-                connection.execute(f"EXPLAIN {text}", (None,) * text.count("?")).fetchall()
+                explain(connection, "EXPLAIN", text)
+
+
+@pytest.mark.parametrize("name", [name for name in QUERIES if name.startswith("page_")])
+def test_every_page_of_the_store_begins_where_the_last_one_ended_and_is_not_sorted(name):
+    with empty_database() as connection:
+        plan = [step for *_, step in explain(connection, "EXPLAIN QUERY PLAN", QUERIES[name])]
+    assert not [step for step in plan if step.startswith(("SCAN", "USE TEMP B-TREE"))]
+    notes = [step for step in plan if "namespace_id=?" in step]
+    assert all("AND id>?" in step or "AND note>?" in step for step in notes)

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ from scrubjay.store.sqlite import connection as sqlite
 from scrubjay.validation import NewNote
 
 SIZE = 4096
+NOTE_COLUMNS = 18
+"""The length of a row of notes, of which no other table has as many columns."""
 
 
 def fill(store: SqliteStore) -> None:
@@ -96,7 +99,9 @@ def saved(path: Path, truth: Contents) -> tuple[Report, Contents]:
     values, remembered = read_all(target)
     for place, text in values.items():
         assert text == truth[0][place] or (place[1] in ("list", "once") and is_part(text, truth[0][place])), place
-    assert remembered <= truth[1]
+    named = {note for note in remembered if not note[0].startswith("recovered-")}
+    assert named <= truth[1]
+    assert {note[1:] for note in remembered - named} <= {note[1:] for note in truth[1]}
     return report, Contents(values, remembered)
 
 
@@ -142,8 +147,8 @@ def test_a_damaged_leaf_page_costs_at_most_its_rows(whole, truth, tmp_path, garb
         for place in truth[0].keys() - values.keys():
             assert place[1] in texts, f"{place} was not on page {number}"
         blobs = [value.decode(errors="replace") for cell in held for value in cell.values if isinstance(value, bytes)]
-        for _, _, content in truth[1] - remembered:
-            assert any(content in blob for blob in blobs), f"{content!r} was not on page {number}"
+        gone = [content for *_, content in truth[1] - remembered if not any(content in blob for blob in blobs)]
+        assert len(gone) <= sum(len(cell.values) == NOTE_COLUMNS for cell in held), f"{gone} were not on page {number}"
         for name in ("ns", "other"):
             gone = len(json.loads(truth[0][name, "list"])) - len(json.loads(values.get((name, "list"), "[]")))
             assert gone <= sum(len(cell.values) == 4 for cell in held), f"more of the list than page {number} had"
@@ -177,6 +182,73 @@ def test_a_lost_header_or_first_page_costs_nothing(whole, truth, tmp_path, lengt
         SqliteStore(path)
     _, found = saved(path, truth)
     assert found == truth
+
+
+@pytest.mark.parametrize("name", ["namespaces", recovery.NAMES])
+def test_notes_keep_their_namespace_when_one_of_the_two_copies_of_its_name_is_damaged(whole, truth, tmp_path, name):
+    path = damaged(whole, tmp_path, 0, b"")
+    damage_first_page(path, name)
+    assert saved(path, truth)[1] == truth
+
+
+def test_the_two_copies_of_a_name_are_not_side_by_side(whole, tmp_path):
+    path = damaged(whole, tmp_path, 0, b"")
+    for _ in range(2):
+        first, second = (first_page(path, name) for name in ("namespaces", recovery.NAMES))
+        assert abs(first - second) >= 8
+        store = SqliteStore(path)
+        store.compact()
+        store.close()
+
+
+def test_notes_of_a_namespace_whose_name_is_lost_are_saved_under_another(whole, truth, tmp_path):
+    path = damaged(whole, tmp_path, 0, b"")
+    for name in ("namespaces", recovery.NAMES):
+        damage_first_page(path, name)
+    target = tmp_path / "recovered"
+    report = recover(path, target, lambda *_: None)
+    assert sorted(report.missing)[:2] == [
+        f"a namespace with 30 notes lost its name; they are in 'recovered-{number}'" for number in (1, 2)
+    ]
+    values, remembered = read_all(target)
+    assert values == truth.values
+    names = {"ns": "recovered-1", "other": "recovered-2"}
+    assert {(names[namespace], *note) for namespace, *note in truth.notes} == remembered
+    store = SqliteStore(target)
+    assert store.find_problems() == []
+    store.close()
+
+
+def test_without_its_name_no_note_of_a_namespace_can_be_decrypted(tmp_path):
+    path = tmp_path / "db"
+    with closing(SqliteStore(path, secret="s3cret")) as store:
+        store.run(notes.remember("ns", NewNote.check("about tea")))
+    for name in ("namespaces", recovery.NAMES):
+        damage_first_page(path, name)
+    report = recover(path, tmp_path / "recovered", lambda *_: None, "s3cret")
+    assert report.missing == ["a namespace lost its name, without which its 1 note cannot be decrypted"]
+    assert report.unreadable_rows == 1
+
+
+def test_an_id_that_is_damaged_in_one_copy_gives_no_namespace_the_notes_of_another(tmp_path):
+    with closing(SqliteStore(tmp_path / "db")) as store:
+        found = {("ns", 1), ("ns", 2), ("other", 2), ("third", 3), ("", 4), ("fifth", 5), ("sixth", 5)}
+        store.run(recovery.save_ids(found))
+        with store.connect() as connection:
+            assert connection.execute("SELECT namespace, id FROM namespaces").fetchall() == [("third", 3)]
+
+
+def first_page(path: Path, name: str) -> int:
+    """The number of the first page of a table or an index."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (name,)).fetchone()[0]
+
+
+def damage_first_page(path: Path, name: str) -> None:
+    at = (first_page(path, name) - 1) * SIZE
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(GARBAGE[2])
 
 
 def test_a_damaged_overflow_page_costs_one_large_value(whole, truth, tmp_path):

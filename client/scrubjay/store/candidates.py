@@ -12,6 +12,7 @@ from scrubjay.recall.query import LENGTH_PENALTY, SATURATION, Passage, QueryTerm
 from scrubjay.recall.ranking import Occurrences
 from scrubjay.store.encryption import Cipher
 from scrubjay.store.operation import SlowQuery, Statements
+from scrubjay.store.usage import IN_NAMESPACE
 from scrubjay.store.word_index import (
     BLOCK_POSTINGS,
     COUNT_TERMS,
@@ -46,10 +47,10 @@ SCAN_FACTOR = 4
 CHECKED_AT_ONCE = 1_000
 """Notes whose labels are compared with the filters in one query, the best first."""
 
-_ALLOWED = "SELECT n.number FROM notes n WHERE n.namespace = ? AND {where}"
+_ALLOWED = f"SELECT n.number FROM notes n WHERE n.{IN_NAMESPACE} AND {{where}}"  # noqa: S608
 # The operator keeps SQLite from reading all notes of the namespace, which its planner prefers to the few numbers.
-ALLOWED_OF = """SELECT n.number FROM notes n WHERE n.namespace || '' = ? AND {where}
-AND n.number IN (SELECT value FROM json_each(?))"""
+ALLOWED_OF = f"""SELECT n.number FROM notes n WHERE 0 + n.{IN_NAMESPACE} AND {{where}}
+AND n.number IN (SELECT value FROM json_each(?))"""  # noqa: S608
 
 
 class Filters(NamedTuple):

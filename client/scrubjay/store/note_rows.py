@@ -30,7 +30,7 @@ from scrubjay.recall.times import labels_of_note
 from scrubjay.store import erasable
 from scrubjay.store.encryption import Cipher, note_associated_data
 from scrubjay.store.operation import Statements
-from scrubjay.store.usage import NamespaceUsage
+from scrubjay.store.usage import IN_NAMESPACE, NamespaceUsage
 from scrubjay.store.word_index import remove_terms
 
 MAX_SPEAKER_CHARS = 200
@@ -56,8 +56,8 @@ INSERT_COLUMNS = (
 )
 """The columns of a note's row, beside namespace and id, in the order of `Row.column_values`."""
 
-_DELETE_NOTE = "DELETE FROM notes WHERE namespace = ? AND id = ?"
-_DELETE_VECTOR = "DELETE FROM note_vectors WHERE namespace = ? AND note = ? RETURNING blob_id"
+_DELETE_NOTE = f"DELETE FROM notes WHERE {IN_NAMESPACE} AND id = ?"  # noqa: S608
+_DELETE_VECTOR = f"DELETE FROM note_vectors WHERE {IN_NAMESPACE} AND note = ? RETURNING blob_id"  # noqa: S608
 COUNT_REMOVED_VECTORS = "UPDATE namespaces SET vectors_removed = vectors_removed + 1 WHERE namespace = ?"
 """Tells caches of vectors that not all of theirs are stored any more."""
 

@@ -60,7 +60,7 @@ from scrubjay.store.operation import (
     Statements,
     operation,
 )
-from scrubjay.store.usage import NamespaceUsage, open_namespace
+from scrubjay.store.usage import IN_NAMESPACE, NamespaceUsage, open_namespace
 from scrubjay.store.word_index import CLEAR_WORDS, NoteTerms, add_terms, remove_terms, space_of
 from scrubjay.validation import MAX_NOTES_PAGE, NewNote, RecallQuery
 
@@ -73,34 +73,34 @@ MAX_LABELS = 1000
 IDS_PER_SECOND = 1_000_000
 """Ids of notes are microseconds, the last three digits of which are random."""
 
-_FIND = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.digest = ?"  # noqa: S608
-_READ = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.id IN (SELECT value FROM json_each(?))"  # noqa: S608
+_FIND = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.{IN_NAMESPACE} AND n.digest = ?"  # noqa: S608
+_READ = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.{IN_NAMESPACE} AND n.id IN (SELECT value FROM json_each(?))"  # noqa: S608
 _READ_NUMBERS = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.number IN (SELECT value FROM json_each(?))"  # noqa: S608
 # Two lookups: for an OR PostgreSQL may read all notes of the namespace.
-_EXISTS = """SELECT 1 FROM notes WHERE namespace = ?1 AND id = ?2
-UNION ALL SELECT 1 FROM notes WHERE namespace = ?1 AND digest = ?3"""
-_READ_FOR_ERASURE = f"SELECT n.expires_at, {ERASE_COLUMNS} WHERE n.namespace = ? AND n.id = ?"
-_INSERT = f"""INSERT INTO notes (namespace, id, {", ".join(INSERT_COLUMNS)})
-VALUES ({", ".join("?" * (len(INSERT_COLUMNS) + 2))}) RETURNING number"""  # noqa: S608
-_UPDATE = f"UPDATE notes SET {' = ?, '.join(INSERT_COLUMNS)} = ? WHERE namespace = ? AND id = ?"  # noqa: S608
-_SUPERSEDE = """UPDATE notes SET superseded_by = ?
-WHERE namespace = ? AND id = ? AND id <> ? AND superseded_by IS NULL RETURNING id"""
-_MAX_ID = "SELECT coalesce(max(id), 0) FROM notes WHERE namespace = ?"
-_LIST = f"""SELECT {COLUMNS} FROM {SOURCE} WHERE n.namespace = ? AND n.id > ? AND {{where}}
+_EXISTS = f"""SELECT 1 FROM notes WHERE {IN_NAMESPACE.replace("?", "?1")} AND id = ?2
+UNION ALL SELECT 1 FROM notes WHERE {IN_NAMESPACE.replace("?", "?1")} AND digest = ?3"""  # noqa: S608
+_READ_FOR_ERASURE = f"SELECT n.expires_at, {ERASE_COLUMNS} WHERE n.{IN_NAMESPACE} AND n.id = ?"
+_INSERT = f"""INSERT INTO notes (namespace_id, id, {", ".join(INSERT_COLUMNS)})
+VALUES ((SELECT id FROM namespaces WHERE namespace = ?), ?{", ?" * len(INSERT_COLUMNS)}) RETURNING number"""  # noqa: S608
+_UPDATE = f"UPDATE notes SET {' = ?, '.join(INSERT_COLUMNS)} = ? WHERE {IN_NAMESPACE} AND id = ?"  # noqa: S608
+_SUPERSEDE = f"""UPDATE notes SET superseded_by = ?
+WHERE {IN_NAMESPACE} AND id = ? AND id <> ? AND superseded_by IS NULL RETURNING id"""  # noqa: S608
+_MAX_ID = f"SELECT coalesce(max(id), 0) FROM notes WHERE {IN_NAMESPACE}"  # noqa: S608
+_LIST = f"""SELECT {COLUMNS} FROM {SOURCE} WHERE n.{IN_NAMESPACE} AND n.id > ? AND {{where}}
 ORDER BY n.id LIMIT ? OFFSET ?"""  # noqa: S608
-_SESSIONS = """SELECT min(n.id), count(*), min(n.created_at), max(n.updated_at) FROM notes n
-WHERE n.namespace = ? AND n.session IS NOT NULL AND {where} GROUP BY n.session"""
-_LABELS = """SELECT min(n.id), count(*) FROM notes n
-WHERE n.namespace = ? AND n.{column} IS NOT NULL AND {where} GROUP BY n.{column} ORDER BY 2 DESC, 1 LIMIT ?"""
-_TAGS = """SELECT min(n.id), count(*), n.tags FROM notes n
-WHERE n.namespace = ? AND n.tags <> '' AND {where} GROUP BY n.tags"""
-SUM_NOTES = """SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)
-FROM notes WHERE namespace = ?"""
-_NEAREST = """SELECT n.id, n.number FROM notes n WHERE n.namespace = ? AND {where}
-AND n.id IN (SELECT value FROM json_each(?))"""
+_SESSIONS = f"""SELECT min(n.id), count(*), min(n.created_at), max(n.updated_at) FROM notes n
+WHERE n.{IN_NAMESPACE} AND n.session IS NOT NULL AND {{where}} GROUP BY n.session"""  # noqa: S608
+_LABELS = f"""SELECT min(n.id), count(*) FROM notes n
+WHERE n.{IN_NAMESPACE} AND n.{{column}} IS NOT NULL AND {{where}} GROUP BY n.{{column}} ORDER BY 2 DESC, 1 LIMIT ?"""  # noqa: S608
+_TAGS = f"""SELECT min(n.id), count(*), n.tags FROM notes n
+WHERE n.{IN_NAMESPACE} AND n.tags <> '' AND {{where}} GROUP BY n.tags"""  # noqa: S608
+SUM_NOTES = f"""SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)
+FROM notes WHERE {IN_NAMESPACE}"""  # noqa: S608
+_NEAREST = f"""SELECT n.id, n.number FROM notes n WHERE n.{IN_NAMESPACE} AND {{where}}
+AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
 # Ids grow with time: the notes of no session that are near in time are those with ids near by.
 _NUMBERS_NEAR = f"""(SELECT json_group_array(number) FROM (SELECT o.number FROM notes o
-WHERE o.namespace = n.namespace AND o.session IS n.session AND o.id {{}} LIMIT {NEIGHBOURS}))"""  # noqa: S608
+WHERE o.namespace_id = n.namespace_id AND o.session IS n.session AND o.id {{}} LIMIT {NEIGHBOURS}))"""  # noqa: S608
 _FAR = f"iif(n.session IS NULL, {MAX_PAUSE_SECONDS * IDS_PER_SECOND}, n.id)"
 FIND_NEIGHBOURS = f"""SELECT {_NUMBERS_NEAR.format(f"< n.id AND o.id > n.id - {_FAR} ORDER BY o.id DESC")}, n.number,
 {_NUMBERS_NEAR.format(f"> n.id AND o.id < n.id + {_FAR} ORDER BY o.id")}
@@ -432,6 +432,7 @@ def _insert_row(context: Context, usage: NamespaceUsage, row: Row) -> Statements
     data = row.pack(context.cipher, usage.namespace)
     blob_id = yield from (erasable.replace(row.blob_id, data) if row.blob_id else erasable.store(data))
     values = row._replace(blob_id=blob_id).column_values(context.cipher)
+    yield "add_namespace_id", (usage.namespace,)
     ((number,),) = yield _INSERT, (usage.namespace, row.id, *values)
     return number, counts
 
@@ -502,7 +503,7 @@ def clear_notes_into(usage: NamespaceUsage, now: int) -> Statements[int]:
         yield from erasable.erase_all(table, usage.namespace)
     yield CLEAR_WORDS, (space_of(usage.namespace),)
     for table in ("note_vectors", "notes"):
-        yield f"DELETE FROM {table} WHERE namespace = ?", at  # noqa: S608
+        yield f"DELETE FROM {table} WHERE {IN_NAMESPACE}", at  # noqa: S608
     yield COUNT_REMOVED_VECTORS, at
     if count:
         usage.release(notes=count, size=size)

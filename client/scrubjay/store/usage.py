@@ -16,6 +16,8 @@ _COUNTERS = 5
 """Columns of an item in front of those of its namespace, in the row that `open_with_item` reads."""
 _UNUSED = (0, 0, 0, 0, 0, None, None, 0, "")
 """The row of a namespace that does not exist yet."""
+IN_NAMESPACE = "namespace_id = (SELECT id FROM namespaces WHERE namespace = ?)"
+"""The condition on the rows of notes and vectors, which have the id of their namespace instead of its name."""
 
 
 class NamespaceUsage:

@@ -10,26 +10,29 @@ from scrubjay.store import erasable
 from scrubjay.store.encryption import Cipher, note_associated_data
 from scrubjay.store.note_rows import COLUMNS, SOURCE, Row, hash_words
 from scrubjay.store.operation import LONG_WRITE, SNAPSHOT, Context, Rows, SlowQuery, Statements, operation
+from scrubjay.store.usage import IN_NAMESPACE
 
 Fingerprint = tuple[int, int]
 """How many vectors of a namespace were ever stored, and how many removed: equal while they are the same vectors."""
 _FINGERPRINT = "SELECT vectors_stored, vectors_removed FROM namespaces WHERE namespace = ?"
-_MARKS = "SELECT mark, note FROM note_vectors WHERE namespace = ? AND model = ?"
+_MARKS = f"SELECT mark, note FROM note_vectors WHERE {IN_NAMESPACE} AND model = ?"  # noqa: S608
 _NEW_MARKS = f"{_MARKS} AND mark > ?"
-_VECTORS = """SELECT v.mark, v.note, b.data FROM note_vectors v
+_VECTORS = f"""SELECT v.mark, v.note, b.data FROM note_vectors v
 JOIN erasable_blobs b ON b.id = v.blob_id AND b.is_free = 0
-WHERE v.namespace = ? AND v.note IN (SELECT value FROM json_each(?))"""
-_UNINDEXED = """SELECT n.namespace, n.id FROM notes n WHERE NOT EXISTS (SELECT 1 FROM note_vectors v
-WHERE v.namespace = n.namespace AND v.note = n.id AND v.model = coalesce(?, v.model))
-ORDER BY n.namespace, n.id"""
+WHERE v.{IN_NAMESPACE} AND v.note IN (SELECT value FROM json_each(?))"""  # noqa: S608
+_UNINDEXED = """SELECT s.namespace, n.id FROM notes n JOIN namespaces s ON s.id = n.namespace_id
+WHERE NOT EXISTS (SELECT 1 FROM note_vectors v
+WHERE v.namespace_id = n.namespace_id AND v.note = n.id AND v.model = coalesce(?, v.model))
+ORDER BY s.namespace, n.id"""
 _UNINDEXED_OF = f"""SELECT {COLUMNS} FROM {SOURCE}
-WHERE n.namespace = ?1 AND n.id IN (SELECT value FROM json_each(?2)) AND NOT EXISTS
-(SELECT 1 FROM note_vectors v WHERE v.namespace = ?1 AND v.note = n.id AND v.model = ?3)"""  # noqa: S608
-_VECTOR_BLOB = "SELECT blob_id FROM note_vectors WHERE namespace = ? AND note = ?"
-PUT_VECTOR = "INSERT OR REPLACE INTO note_vectors (namespace, note, model, blob_id, mark) VALUES (?, ?, ?, ?, ?)"
+WHERE n.{IN_NAMESPACE.replace("?", "?1")} AND n.id IN (SELECT value FROM json_each(?2)) AND NOT EXISTS
+(SELECT 1 FROM note_vectors v WHERE v.namespace_id = n.namespace_id AND v.note = n.id AND v.model = ?3)"""  # noqa: S608
+_VECTOR_BLOB = f"SELECT blob_id FROM note_vectors WHERE {IN_NAMESPACE} AND note = ?"  # noqa: S608
+PUT_VECTOR = """INSERT OR REPLACE INTO note_vectors (namespace_id, note, model, blob_id, mark)
+VALUES ((SELECT id FROM namespaces WHERE namespace = ?), ?, ?, ?, ?)"""
 _COUNT_STORED = """UPDATE namespaces SET vectors_stored = vectors_stored + 1, vectors_removed = vectors_removed + ?
 WHERE namespace = ? RETURNING vectors_stored"""
-_SPEAKERS = "SELECT DISTINCT speaker FROM notes WHERE namespace = ?"
+_SPEAKERS = f"SELECT DISTINCT speaker FROM notes WHERE {IN_NAMESPACE}"  # noqa: S608
 _SPEAKERS_OF = f"{_SPEAKERS} AND id IN (SELECT value FROM json_each(?))"  # noqa: S608
 
 

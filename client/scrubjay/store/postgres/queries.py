@@ -16,6 +16,7 @@ from typing import Any
 from scrubjay.recall.ranking import NEIGHBOURS
 from scrubjay.store import notes, vectors, word_index
 from scrubjay.store.encryption import OVERHEAD
+from scrubjay.store.note_rows import COLUMNS, SOURCE
 from scrubjay.store.sqlite.queries import QUERIES
 
 ENCRYPTED = "~"
@@ -54,6 +55,7 @@ WITH ORDINALITY AS c (at, actor, verb, key, bytes, n) ORDER BY c.n"""
 """append_change for several changes of one namespace: times, actors, verbs, keys and sizes."""
 
 _OWN = {
+    "add_namespace_id": "",
     # The row of a key is locked until the commit: its usage is read, counted and written.
     "read_key_usage": f"{QUERIES['read_key_usage']} FOR NO KEY UPDATE",
     "list_entries": f"""SELECT key, length, bytes, version, updated_at, expires_at,
@@ -103,6 +105,13 @@ _OWN = {
     vectors.PUT_VECTOR: """INSERT INTO note_vectors (namespace, note, model, blob_id, mark) VALUES (?, ?, ?, ?, ?)
         ON CONFLICT (namespace, note) DO UPDATE SET model = excluded.model, blob_id = excluded.blob_id,
         mark = excluded.mark""",
+    "page_notes": f"""SELECT n.namespace, {COLUMNS} FROM {SOURCE} WHERE (n.namespace, n.id) > (?, ?)
+        ORDER BY n.namespace, n.id LIMIT ?""",
+    "page_vectors": """SELECT v.namespace, v.note, v.blob_id, b.data FROM note_vectors v
+        JOIN erasable_blobs b ON b.id = v.blob_id WHERE (v.namespace, v.note) > (?, ?)
+        ORDER BY v.namespace, v.note LIMIT ?""",
+    "page_digests": f"""SELECT n.namespace, n.id, n.digest, {COLUMNS} FROM {SOURCE}
+        WHERE b.is_free = 0 AND (n.namespace, n.id) > (?, ?) ORDER BY n.namespace, n.id LIMIT ?""",
     "check_free_blobs": "SELECT id FROM erasable_blobs WHERE is_free = 1",
     "check_lists": QUERIES["check_lists"].partition(", i.bytes, ")[0] + f""", i.bytes, {_LIST_SIZE}
         FROM items i LEFT JOIN list_items l ON l.namespace = i.namespace AND l.key = i.key
@@ -128,6 +137,11 @@ _OWN = {
 """Queries whose text is not that of SQLite; without a text they find nothing."""
 
 _REWRITTEN: tuple[tuple[str, str], ...] = (
+    # Notes have the name of their namespace here, not its number, so that every table can be sharded by it.
+    (r"\(SELECT id FROM namespaces WHERE namespace = (\?\d*)\)", r"\1"),
+    (r"\bs\.id\b", "s.namespace"),
+    (r"0 \+ n\.namespace_id\b", "n.namespace || ''"),
+    (r"\bnamespace_id\b", "namespace"),
     (r"IN \(SELECT value FROM json_each\((\?\d*)\)\)", r"= ANY (translate(\1, '[]', '{}')::bigint[])"),
     (r"instr\(n\.tags, ',' \|\| \? \|\| ','\)", "strpos(n.tags, ',' || ?::bigint || ',') > 0"),
     (r"instr\(value, ", "strpos(value, "),

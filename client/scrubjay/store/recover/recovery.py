@@ -2,20 +2,22 @@
 
 Every page is read on its own: a damaged page costs the rows on it, and one that only points to others costs nothing.
 The table of a row is recognised by the number and types of its columns. Rows that cannot be what was written, by
-their JSON, their size or a note's digest, are left out; counters and the index of words are built again. In an
-encrypted file the secret decrypts the values, which also shows whether they are intact.
+their JSON, their size or a note's digest, are left out; counters and the index of words are built again. The id of a
+namespace, which its notes have, is in two places, and is used unless these disagree. In an encrypted file the secret
+decrypts the values, which also shows whether they are intact.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
 
-from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
+from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable, pluralize
 from scrubjay.exact_json import byte_size, decode_body
 from scrubjay.store import erasable
 from scrubjay.store.encryption import NO_ENCRYPTION, OVERHEAD, Cipher, KeyEnvelope, item_associated_data
@@ -36,8 +38,10 @@ NOT_COPIED = ("note_words", "key_envelope", "sign_ins")
 index of items."""
 ENCRYPTED = ("value",)
 """Columns that are bytes instead of text in an encrypted file."""
-FIRST = "erasable_blobs"
-"""The table that is saved before all others: notes are checked against their blobs."""
+FIRST = ("erasable_blobs", "namespaces")
+"""The tables that are saved before all others: notes are checked against their blobs, and belong to namespaces."""
+NAMES = "namespaces_id"
+"""The index that has the name and the id of each namespace once more."""
 
 Progress = Callable[[int, int], object]
 
@@ -136,12 +140,17 @@ class _Recovery:
         self._shapes = shapes()
         self._pending: dict[str, list[dict[str, Any]]] = {}
         self._tables: set[str] = set()
+        self._names: set[tuple[str, int]] = set()
+        """Names of namespaces with their ids, from two places."""
+        self._nameless: Counter[int] = Counter()
+        """How many notes there are of each namespace whose name is lost."""
         self.begin(is_first=True)
 
     def begin(self, *, is_first: bool) -> None:
-        """Start one of two passes over the pages: blobs first, then all other tables."""
+        """Start one of two passes over the pages: blobs and namespaces first, then all other tables."""
         if not is_first:
             self._save()
+            self._store.run(save_ids(self._names))
         self._is_first = is_first
         self._pending_rows = self._unreadable_pages = self._unreadable_rows = 0
 
@@ -158,14 +167,18 @@ class _Recovery:
     def _add(self, cell: Cell) -> None:
         fitting = [shape for shape in self._shapes if shape.fits(cell)]
         fitting = [shape for shape in fitting if len(shape.columns) == len(cell.values)] or fitting
+        if [shape.name for shape in fitting] == [NAMES]:
+            self._names.add((cell.values[1], cell.values[0]))
         if fitting and all(shape.is_index or shape.name in NOT_COPIED for shape in fitting):
             return
         row = _checked(fitting[0], cell, self._cipher) if len(fitting) == 1 else None
         if row is None:
             self._unreadable_rows += not _is_definition(cell)
             return
-        if (fitting[0].name == FIRST) is not self._is_first:
+        if (fitting[0].name in FIRST) is not self._is_first:
             return
+        if fitting[0].name == "namespaces" and row["id"] is not None:
+            self._names.add((row["namespace"], row.pop("id")))
         self._pending.setdefault(fitting[0].name, []).append(row)
         self._pending_rows += (
             1 + sum(len(value) for value in cell.values if isinstance(value, str | bytes)) // ROW_BYTES
@@ -176,7 +189,9 @@ class _Recovery:
     def _save(self) -> None:
         for table, rows in self._pending.items():
             if table == "notes":
-                self._unreadable_rows += len(rows) - self._store.run(save_notes(rows))
+                saved, nameless = self._store.run(save_notes(rows))
+                self._unreadable_rows += len(rows) - saved
+                self._nameless += nameless
             else:
                 self._store.run(save_rows(table, rows))
         self._tables |= self._pending.keys()
@@ -188,11 +203,17 @@ class _Recovery:
             raise Unavailable(
                 "no data of Scrubjay was found in it; is it the right file? restore a backup if you have one"
             )
-        saved = self._store.run(count_rows(sorted(self._tables - {FIRST})))
-        missing = self._store.run(rebuild_counters())
+        saved = self._store.run(count_rows(sorted(self._tables - {"erasable_blobs"})))
+        missing = [*map(self._nameless_notes, self._nameless), *self._store.run(rebuild_counters())]
         if pages.missing:
             missing.append(f"the file is truncated: {pages.missing} of its pages are missing")
         return Report(saved, pages.count, self._unreadable_pages, self._unreadable_rows, missing)
+
+    def _nameless_notes(self, number: int) -> str:
+        notes = pluralize(self._nameless[number], "note")
+        if self._cipher is NO_ENCRYPTION:
+            return f"a namespace with {notes} lost its name; they are in {_substitute_name(number)!r}"
+        return f"a namespace lost its name, without which its {notes} cannot be decrypted"
 
 
 # ---------------------------------------------------------------- recognising rows
@@ -268,7 +289,7 @@ def _check_namespace_row(row: dict[str, Any], _cipher: Cipher) -> None:
     check_namespace(row["namespace"])
     for name in ("keys", "bytes", "day", "writes", "version_floor"):
         check_count(name, row[name])
-    for name in ("writes_per_day", "max_bytes"):
+    for name in ("id", "writes_per_day", "max_bytes"):
         if row[name] is not None:
             check_count(name, row[name])
 
@@ -292,7 +313,7 @@ def _check_entry(row: dict[str, Any], cipher: Cipher) -> None:
 
 
 def _check_note(row: dict[str, Any], _cipher: Cipher) -> None:
-    check_namespace(row["namespace"])
+    check_count("namespace_id", row["namespace_id"], least=1)
     check_count("id", row["id"], least=1, most=10**18)
     check_count("times", row["times"], least=1)
     _check_times(row)
@@ -368,25 +389,60 @@ def save_rows(_context: Context, table: str, rows: list[dict[str, Any]]) -> Stat
 
 
 @operation("recover", LONG_WRITE)
-def save_notes(context: Context, rows: list[dict[str, Any]]) -> Statements[int]:
-    """Insert notes whose blob has their text, and index their words; how many."""
-    saved = 0
+def save_ids(_context: Context, names: set[tuple[str, int]]) -> Statements[None]:
+    """Save the ids of namespaces, except those that are damaged in one of their two places: notes must not end up in
+    a namespace that is not theirs.
+    """
+    named, numbered = (Counter(column) for column in zip(*names, strict=True)) if names else (Counter(), Counter())
+    agreed = [(name, id_) for name, id_ in names if named[name] == numbered[id_] == 1 and _is_name(name)]
+    yield ExecuteMany(_SAVE_ID, agreed)
+
+
+_SAVE_ID = """INSERT INTO namespaces (namespace, id, keys, notes, bytes, day, writes, version_floor)
+VALUES (?, ?, 0, 0, 0, 0, 0, 0) ON CONFLICT (namespace) DO UPDATE SET id = excluded.id"""
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return bool(check_namespace(text))
+    except InvalidInput:
+        return False
+
+
+def _substitute_name(number: int) -> str:
+    """The namespace in which notes are saved that lost the name of theirs."""
+    return f"recovered-{number}"
+
+
+@operation("recover", LONG_WRITE)
+def save_notes(context: Context, rows: list[dict[str, Any]]) -> Statements[tuple[int, Counter[int]]]:
+    """Insert notes whose blob has their text, and index their words.
+
+    Returns how many were saved, and how many there were of each namespace whose name is lost.
+    """
+    saved, nameless = 0, Counter[int]()
     for row in rows:
+        number = row["namespace_id"]
+        names = yield "SELECT namespace FROM namespaces WHERE id = ?", (number,)
+        namespace = names[0][0] if names else _substitute_name(number)
+        nameless[number] += namespace == _substitute_name(number)
         blobs = yield "SELECT data FROM erasable_blobs WHERE id = ? AND is_free = 0", (row["blob_id"],)
-        note = _read_note(context.cipher, row, blobs[0][0]) if blobs else None
+        note = _read_note(context.cipher, namespace, row, blobs[0][0]) if blobs else None
         if note is not None:
-            usage = NamespaceUsage(context, row["namespace"])  # without limits: the note was within them once
+            if not names:
+                yield _SAVE_ID, (namespace, number)
+            usage = NamespaceUsage(context, namespace)  # without limits: the note was within them once
             if terms := (yield from insert_note(context, usage, note)):
                 yield from add_terms(usage.namespace, [terms], is_last=True)
                 saved += 1
-    return saved
+    return saved, +nameless
 
 
-def _read_note(cipher: Cipher, row: dict[str, Any], blob: bytes) -> Row | None:
+def _read_note(cipher: Cipher, namespace: str, row: dict[str, Any], blob: bytes) -> Row | None:
     """The note of a row and its blob; None when they do not belong together."""
     columns = [row["id"], blob, *(row[name] for name in _NOTE_COLUMNS)]
     try:
-        note = Row.read(cipher, row["namespace"], columns)
+        note = Row.read(cipher, namespace, columns)
     except (ScrubjayError, TypeError):
         return None
     return note if note.digest(cipher) == row["digest"] else None
@@ -411,8 +467,7 @@ def rebuild_counters(context: Context) -> Statements[list[str]]:
     """Make lists and counters agree with the rows; a sentence for each thing that is lost."""
     yield (
         """INSERT OR IGNORE INTO namespaces (namespace, keys, notes, bytes, day, writes, version_floor)
-    SELECT namespace, 0, 0, 0, 0, 0, 0 FROM
-    (SELECT namespace FROM items UNION SELECT namespace FROM list_items UNION SELECT namespace FROM notes)""",
+    SELECT namespace, 0, 0, 0, 0, 0, 0 FROM (SELECT namespace FROM items UNION SELECT namespace FROM list_items)""",
         (),
     )
     # A version that was lost must not belong to another value later.
@@ -425,7 +480,7 @@ def rebuild_counters(context: Context) -> Statements[list[str]]:
     yield (
         """DELETE FROM note_vectors WHERE blob_id IN (SELECT blob_id FROM notes)
     OR blob_id NOT IN (SELECT id FROM erasable_blobs WHERE is_free = 0)
-    OR NOT EXISTS (SELECT 1 FROM notes n WHERE n.namespace = note_vectors.namespace AND n.id = note)""",
+    OR NOT EXISTS (SELECT 1 FROM notes n WHERE n.namespace_id = note_vectors.namespace_id AND n.id = note)""",
         (),
     )
     unused = yield "check_unused_blobs", ()
@@ -433,10 +488,11 @@ def rebuild_counters(context: Context) -> Statements[list[str]]:
     rows = yield (
         """SELECT n.namespace, n.keys, n.bytes, coalesce(sum(h.keys), 0), coalesce(sum(h.bytes), 0)
     FROM namespaces n LEFT JOIN (SELECT namespace, 1 AS keys, bytes FROM items
-    UNION ALL SELECT namespace, 0, bytes FROM notes) h ON h.namespace = n.namespace GROUP BY n.namespace""",
+    UNION ALL SELECT s.namespace, 0, o.bytes FROM notes o JOIN namespaces s ON s.id = o.namespace_id) h
+    ON h.namespace = n.namespace GROUP BY n.namespace""",
         (),
     )
-    yield "UPDATE namespaces SET notes = (SELECT count(*) FROM notes n WHERE n.namespace = namespaces.namespace)", ()
+    yield "UPDATE namespaces SET notes = (SELECT count(*) FROM notes n WHERE n.namespace_id = namespaces.id)", ()
     for namespace, keys, size, found_keys, found_size in rows:
         if (found_keys, found_size) < (keys, size):
             missing.append(

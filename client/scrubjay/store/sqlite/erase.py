@@ -22,6 +22,7 @@ from scrubjay.store.operation import LOCAL, LONG_WRITE, Actor, Context, Statemen
 from scrubjay.store.sqlite.backup import remove_left_over
 from scrubjay.store.sqlite.file_identity import descriptor_of
 from scrubjay.store.sqlite.store import SqliteStore
+from scrubjay.store.usage import IN_NAMESPACE
 from scrubjay.store.word_index import CLEAR_WORDS, space_of
 
 MAX_SAMPLES = 300
@@ -34,8 +35,13 @@ MIN_SAMPLE_BYTES = 15
 BLOCK_BYTES = 2**22
 _SUFFIXES = ("", "-wal", "-journal")
 
-_TABLES = """SELECT m.name, max(c.name = 'blob_id') FROM sqlite_master m, pragma_table_info(m.name) c
-WHERE m.type = 'table' GROUP BY m.name HAVING max(c.name = 'namespace') ORDER BY m.name"""
+# Each table with rows of namespaces, whether they have blobs, and the condition on the rows of one namespace. Tables
+# with ids of namespaces come before the table that says whose they are.
+_TABLES = f"""SELECT m.name, max(c.name = 'blob_id'),
+iif(max(c.name = 'namespace_id'), '{IN_NAMESPACE}', 'namespace = ?')
+FROM sqlite_master m, pragma_table_info(m.name) c
+WHERE m.type = 'table' GROUP BY m.name HAVING max(c.name IN ('namespace', 'namespace_id'))
+ORDER BY max(c.name = 'namespace_id') DESC, m.name"""  # noqa: S608
 
 _ERASE_BLOBS = "UPDATE erasable_blobs SET is_free = 1, data = zeroblob(size) WHERE id"
 
@@ -104,13 +110,13 @@ def delete_rows(context: Context, namespace: str) -> Statements[dict[str, int]]:
     words = yield f"{CLEAR_WORDS} RETURNING 1", (space_of(namespace),)
     deleted = {"note_words": len(words)} if words else {}
     for _ in range(2):  # again, for rows that triggers have added to other tables
-        for table, has_blobs in tables:
+        for table, has_blobs, where in tables:
             if has_blobs:
-                yield f'{_ERASE_BLOBS} IN (SELECT blob_id FROM "{table}" WHERE namespace = ?)', (namespace,)  # noqa: S608
-            ((count,),) = yield f'SELECT count(*) FROM "{table}" WHERE namespace = ?', (namespace,)  # noqa: S608
+                yield f'{_ERASE_BLOBS} IN (SELECT blob_id FROM "{table}" WHERE {where})', (namespace,)  # noqa: S608
+            ((count,),) = yield f'SELECT count(*) FROM "{table}" WHERE {where}', (namespace,)  # noqa: S608
             if count:
                 deleted[table] = deleted.get(table, 0) + count
-                yield f'DELETE FROM "{table}" WHERE namespace = ?', (namespace,)  # noqa: S608
+                yield f'DELETE FROM "{table}" WHERE {where}', (namespace,)  # noqa: S608
     yield "recount_key_usage", ()
     return deleted
 
@@ -143,10 +149,10 @@ def _read_at(descriptor: int, start: int, size: int) -> bytes:
 
 
 def _texts_of(connection: Connection, namespace: str) -> Iterator[bytes]:
-    for table, has_blobs in connection.execute(_TABLES).fetchall():
-        query = f'SELECT * FROM "{table}" t WHERE namespace = ?'  # noqa: S608
+    for table, has_blobs, where in connection.execute(_TABLES).fetchall():
+        query = f'SELECT * FROM "{table}" t WHERE {where}'  # noqa: S608
         if has_blobs:
-            query = f'SELECT b.data FROM "{table}" t JOIN erasable_blobs b ON b.id = t.blob_id WHERE namespace = ?'  # noqa: S608
+            query = f'SELECT b.data FROM "{table}" t JOIN erasable_blobs b ON b.id = t.blob_id WHERE {where}'  # noqa: S608
         for row in connection.execute(query, (namespace,)):
             yield from _texts(tuple(map(erasable.data_of, row)) if has_blobs else row)
 

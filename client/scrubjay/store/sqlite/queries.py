@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from scrubjay.store.encryption import OVERHEAD
 from scrubjay.store.sqlite.schema import BLOBS, FREE_BLOBS
+from scrubjay.store.usage import IN_NAMESPACE
 
 _LIVE = "(expires_at IS NULL OR expires_at > ?)"
 _LIVE_OF = f"namespace = ? AND {_LIVE}"
@@ -21,6 +22,10 @@ _NOTE = """n.id, b.data, n.pinned, n.times, n.created_at, n.updated_at, n.expire
 n.superseded_by, n.number"""
 """The columns from which note_rows.Row.read makes a note."""
 _NOTES = "notes n JOIN erasable_blobs b ON b.id = n.blob_id"
+_NAME_OF = "(SELECT namespace FROM namespaces s WHERE s.id = {}.namespace_id)"
+_OF_NAMESPACES = "JOIN namespaces s ON s.id = n.namespace_id"
+# To compare (namespace, id) with a pair, SQLite would read each namespace from its first note.
+_AFTER, _AFTER_NOTE = "s.namespace >= ?1", "iif(s.namespace = ?1, ?2, -1)"
 _ERASED_NOTE = f"{_NOTE} FROM notes n LEFT JOIN erasable_blobs b ON b.id = n.blob_id"
 """The columns with which note_rows.erase_note erases a note, even a damaged one."""
 _API_KEY = "id, name, namespaces, read_only, admin, created_at"
@@ -36,7 +41,8 @@ _LIST_SIZE = f"""length(CAST(i.key AS BLOB)) + 2 + coalesce(sum(CASE typeof(l.va
 THEN length(l.value) - {OVERHEAD} ELSE length(CAST(l.value AS BLOB)) END + 1) - 1, 0)"""
 _ITEM_SIZE = f"""length(CAST(key AS BLOB)) + CASE typeof(value) WHEN 'blob'
 THEN length(value) - {OVERHEAD} ELSE length(CAST(value AS BLOB)) END"""
-_HELD = """(SELECT namespace, 1 AS keys, bytes FROM items UNION ALL SELECT namespace, 0, bytes FROM notes) h"""
+_HELD = f"""(SELECT namespace, 1 AS keys, bytes FROM items UNION ALL
+SELECT s.namespace, 0, n.bytes FROM notes n {_OF_NAMESPACES}) h"""
 _BLOB_IDS = "SELECT blob_id FROM notes UNION ALL SELECT blob_id FROM note_vectors"
 
 QUERIES = {
@@ -54,6 +60,9 @@ QUERIES = {
         day = excluded.day, writes = excluded.writes, writes_per_day = excluded.writes_per_day,
         max_bytes = excluded.max_bytes, version_floor = excluded.version_floor, owner = excluded.owner,
         changed_at = excluded.changed_at""",
+    "add_namespace_id": """INSERT INTO namespaces (namespace, id, keys, notes, bytes, day, writes, version_floor)
+        VALUES (?, (SELECT coalesce(max(id), 0) + 1 FROM namespaces WHERE id IS NOT NULL), 0, 0, 0, 0, 0, 0)
+        ON CONFLICT (namespace) DO UPDATE SET id = excluded.id WHERE id IS NULL""",
     "list_namespaces": "SELECT namespace FROM namespaces ORDER BY namespace",
     "read_namespaces": """SELECT namespace, keys, notes, bytes, day, writes, writes_per_day, max_bytes, changed_at
         FROM namespaces ORDER BY namespace""",
@@ -140,17 +149,17 @@ QUERIES = {
     "take_first_rows": """DELETE FROM list_items WHERE namespace = ? AND key = ? AND position <
         (SELECT min(position) + ? FROM list_items WHERE namespace = ? AND key = ?) RETURNING position, value""",
     # ------------------------------------------------------------ expiry
-    "sum_expired": """SELECT coalesce(sum(keys), 0), coalesce(sum(notes), 0), coalesce(sum(bytes), 0) FROM (
+    "sum_expired": f"""SELECT coalesce(sum(keys), 0), coalesce(sum(notes), 0), coalesce(sum(bytes), 0) FROM (
         SELECT 1 AS keys, 0 AS notes, bytes FROM items WHERE +namespace = ? AND expires_at <= ?
-        UNION ALL SELECT 0, 1, bytes FROM notes WHERE +namespace = ? AND expires_at <= ?) e""",
+        UNION ALL SELECT 0, 1, bytes FROM notes WHERE +{IN_NAMESPACE} AND expires_at <= ?) e""",
     "find_expired_items": "SELECT namespace, key, version, bytes, length FROM items WHERE expires_at <= ? LIMIT ?",
     "find_expired_items_of": """SELECT key, version, bytes, length FROM items
         WHERE +namespace = ? AND expires_at <= ?""",
-    "find_expired_notes": f"SELECT n.namespace, {_ERASED_NOTE} WHERE n.expires_at <= ? LIMIT ?",
-    "find_expired_notes_of": f"SELECT {_ERASED_NOTE} WHERE +n.namespace = ? AND n.expires_at <= ?",
-    "find_session_notes": f"SELECT n.expires_at, {_ERASED_NOTE} WHERE n.namespace = ? AND n.session = ?",
-    "find_note_number": "SELECT id FROM notes WHERE namespace = ? AND digest = ?",
-    "read_note": f"SELECT {_NOTE} FROM {_NOTES} WHERE n.namespace = ? AND n.id = ?",
+    "find_expired_notes": f"SELECT s.namespace, {_ERASED_NOTE} {_OF_NAMESPACES} WHERE n.expires_at <= ? LIMIT ?",
+    "find_expired_notes_of": f"SELECT {_ERASED_NOTE} WHERE +n.{IN_NAMESPACE} AND n.expires_at <= ?",
+    "find_session_notes": f"SELECT n.expires_at, {_ERASED_NOTE} WHERE n.{IN_NAMESPACE} AND n.session = ?",
+    "find_note_number": f"SELECT id FROM notes WHERE {IN_NAMESPACE} AND digest = ?",
+    "read_note": f"SELECT {_NOTE} FROM {_NOTES} WHERE n.{IN_NAMESPACE} AND n.id = ?",
     # ------------------------------------------------------------ changes
     "append_change": "INSERT INTO changes (at, actor, verb, namespace, key, bytes) VALUES (?, ?, ?, ?, ?, ?)",
     "append_refusal": f"""INSERT INTO refusals (change, number, at, actor, verb, namespace, key, code, times)
@@ -242,8 +251,8 @@ QUERIES = {
     "insert_blob": "INSERT INTO erasable_blobs (is_free, size, data) VALUES (0, ?, ?) RETURNING id",
     "fill_blob": "UPDATE erasable_blobs SET is_free = 0, data = ? WHERE id = ?",
     "erase_blob": f"{_ERASE_BLOB} = ?",
-    "erase_note_blobs": f"{_ERASE_BLOB} IN (SELECT blob_id FROM notes WHERE namespace = ?)",
-    "erase_vector_blobs": f"{_ERASE_BLOB} IN (SELECT blob_id FROM note_vectors WHERE namespace = ?)",
+    "erase_note_blobs": f"{_ERASE_BLOB} IN (SELECT blob_id FROM notes WHERE {IN_NAMESPACE})",
+    "erase_vector_blobs": f"{_ERASE_BLOB} IN (SELECT blob_id FROM note_vectors WHERE {IN_NAMESPACE})",
     "rename_blobs": "ALTER TABLE erasable_blobs RENAME TO old_blobs",
     "drop_blob_index": "DROP INDEX erasable_blobs_free",
     "create_blobs": BLOBS,
@@ -260,11 +269,11 @@ QUERIES = {
         WHERE namespace = ? AND key = ? AND position > ? ORDER BY position LIMIT ?""",
     "export_list_rows": """SELECT value FROM list_items
         WHERE namespace = ? AND key = ? AND position BETWEEN ? AND ? ORDER BY position""",
-    "list_note_sizes": f"SELECT id, bytes FROM notes WHERE namespace = ? AND {_LIVE} AND id > ? ORDER BY id LIMIT ?",
-    "export_notes": f"""SELECT {_NOTE} FROM {_NOTES} WHERE n.namespace = ? AND {_LIVE} AND n.id BETWEEN ? AND ?
+    "list_note_sizes": f"SELECT id, bytes FROM notes WHERE {IN_NAMESPACE} AND {_LIVE} AND id > ? ORDER BY id LIMIT ?",
+    "export_notes": f"""SELECT {_NOTE} FROM {_NOTES} WHERE n.{IN_NAMESPACE} AND {_LIVE} AND n.id BETWEEN ? AND ?
         ORDER BY n.id""",
-    "find_content": """SELECT 1 FROM items WHERE namespace = ?
-        UNION ALL SELECT 1 FROM notes WHERE namespace = ? LIMIT 1""",
+    "find_content": f"""SELECT 1 FROM items WHERE namespace = ?
+        UNION ALL SELECT 1 FROM notes WHERE {IN_NAMESPACE} LIMIT 1""",
     "insert_item": """INSERT INTO items
         (namespace, key, value, length, bytes, version, created_at, updated_at, expires_at)
         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING 1""",
@@ -274,14 +283,14 @@ QUERIES = {
         ORDER BY namespace, key LIMIT ?""",
     "page_list_rows": """SELECT namespace, key, position, value FROM list_items
         WHERE (namespace, key, position) > (?, ?, ?) ORDER BY namespace, key, position LIMIT ?""",
-    "page_notes": f"""SELECT n.namespace, {_NOTE} FROM {_NOTES} WHERE (n.namespace, n.id) > (?, ?)
-        ORDER BY n.namespace, n.id LIMIT ?""",
-    "page_vectors": """SELECT v.namespace, v.note, v.blob_id, b.data FROM note_vectors v
-        JOIN erasable_blobs b ON b.id = v.blob_id WHERE (v.namespace, v.note) > (?, ?)
-        ORDER BY v.namespace, v.note LIMIT ?""",
+    "page_notes": f"""SELECT s.namespace, {_NOTE} FROM {_NOTES} {_OF_NAMESPACES}
+        WHERE {_AFTER} AND n.id > {_AFTER_NOTE} ORDER BY s.namespace, n.id LIMIT ?3""",
+    "page_vectors": f"""SELECT s.namespace, v.note, v.blob_id, b.data FROM note_vectors v
+        JOIN erasable_blobs b ON b.id = v.blob_id JOIN namespaces s ON s.id = v.namespace_id
+        WHERE {_AFTER} AND v.note > {_AFTER_NOTE} ORDER BY s.namespace, v.note LIMIT ?3""",
     "replace_value": "UPDATE items SET value = ? WHERE namespace = ? AND key = ?",
     "replace_list_row": "UPDATE list_items SET value = ? WHERE namespace = ? AND key = ? AND position = ?",
-    "move_vector": "UPDATE note_vectors SET blob_id = ? WHERE namespace = ? AND note = ?",
+    "move_vector": f"UPDATE note_vectors SET blob_id = ? WHERE {IN_NAMESPACE} AND note = ?",
     "forget_digests": "UPDATE idempotency_keys SET digest = ''",
     "delete_key_envelope": "DELETE FROM key_envelope",
     "insert_key_envelope": "INSERT INTO key_envelope (id, salt, ciphertext) VALUES (1, ?, ?)",
@@ -291,23 +300,23 @@ QUERIES = {
     "check_usage": f"""SELECT n.namespace, n.keys, n.bytes, coalesce(sum(h.keys), 0), coalesce(sum(h.bytes), 0)
         FROM namespaces n LEFT JOIN {_HELD} ON h.namespace = n.namespace GROUP BY n.namespace, n.keys, n.bytes
         HAVING n.keys <> coalesce(sum(h.keys), 0) OR n.bytes <> coalesce(sum(h.bytes), 0)""",
-    "check_note_count": """SELECT n.namespace, n.notes, count(h.id) FROM namespaces n
-        LEFT JOIN notes h ON h.namespace = n.namespace
-        GROUP BY n.namespace, n.notes HAVING n.notes <> count(h.id)""",
+    "check_note_count": """SELECT s.namespace, s.notes, count(n.id) FROM namespaces s
+        LEFT JOIN notes n ON n.namespace_id = s.id
+        GROUP BY s.namespace, s.notes HAVING s.notes <> count(n.id)""",
     "check_key_usage": """SELECT k.id, k.bytes, k.namespace_count, coalesce(sum(n.bytes), 0), count(n.namespace)
         FROM api_keys k LEFT JOIN namespaces n ON n.owner = k.id AND n.keys + n.notes > 0
         GROUP BY k.id, k.bytes, k.namespace_count
         HAVING k.bytes <> coalesce(sum(n.bytes), 0) OR k.namespace_count <> count(n.namespace)""",
-    "check_note_namespaces": """SELECT h.namespace, h.id FROM notes h
-        LEFT JOIN namespaces n ON n.namespace = h.namespace WHERE n.namespace IS NULL""",
+    "check_note_namespaces": f"""SELECT n.namespace_id, n.id FROM notes n
+        LEFT {_OF_NAMESPACES} WHERE s.namespace IS NULL""",
     "page_words": """SELECT space, word, block, postings FROM note_words
         WHERE (space, word, block) > (?, ?, ?) ORDER BY space, word, block LIMIT ?""",
     "list_note_numbers": "SELECT number FROM notes",
-    "check_vectors": """SELECT v.namespace, v.note FROM note_vectors v
-        LEFT JOIN notes n ON n.namespace = v.namespace AND n.id = v.note WHERE n.id IS NULL""",
-    "check_note_blobs": """SELECT n.namespace, n.id FROM notes n
+    "check_vectors": f"""SELECT {_NAME_OF.format("v")}, v.note FROM note_vectors v
+        LEFT JOIN notes n ON n.namespace_id = v.namespace_id AND n.id = v.note WHERE n.id IS NULL""",
+    "check_note_blobs": f"""SELECT {_NAME_OF.format("n")}, n.id FROM notes n
         LEFT JOIN erasable_blobs b ON b.id = n.blob_id AND b.is_free = 0 WHERE b.id IS NULL""",
-    "check_vector_blobs": """SELECT v.namespace, v.note FROM note_vectors v
+    "check_vector_blobs": f"""SELECT {_NAME_OF.format("v")}, v.note FROM note_vectors v
         LEFT JOIN erasable_blobs b ON b.id = v.blob_id AND b.is_free = 0 WHERE b.id IS NULL""",
     "check_shared_blobs": f"SELECT blob_id, count(*) FROM ({_BLOB_IDS}) GROUP BY blob_id HAVING count(*) > 1",
     "check_unused_blobs": f"SELECT id FROM erasable_blobs WHERE is_free = 0 AND id NOT IN ({_BLOB_IDS})",
@@ -326,7 +335,7 @@ QUERIES = {
     "check_list_rows": """SELECT l.namespace, l.key, count(*) FROM list_items l
         LEFT JOIN items i ON i.namespace = l.namespace AND i.key = l.key AND i.length IS NOT NULL
         WHERE i.key IS NULL GROUP BY l.namespace, l.key""",
-    "page_digests": f"""SELECT n.namespace, n.id, n.digest, {_NOTE} FROM {_NOTES}
-        WHERE b.is_free = 0 AND (n.namespace, n.id) > (?, ?) ORDER BY n.namespace, n.id LIMIT ?""",
+    "page_digests": f"""SELECT s.namespace, n.id, n.digest, {_NOTE} FROM {_NOTES} {_OF_NAMESPACES}
+        WHERE b.is_free = 0 AND {_AFTER} AND n.id > {_AFTER_NOTE} ORDER BY s.namespace, n.id LIMIT ?3""",
 }  # fmt: skip
 """The SQL text of each query, by its name."""

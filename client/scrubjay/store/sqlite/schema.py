@@ -1,6 +1,7 @@
 """The tables of a SQLite file.
 
-Every primary key of what users store starts with the namespace, so that the same schema can be sharded by it.
+Every primary key of what users store starts with the namespace: with its name, or in the rows of notes, whose indexes
+would repeat the name, with its id.
 WITHOUT ROWID keeps a row in its primary key's tree: one lookup to read, one page to write. Only tables with short rows
 have it: to compare two keys in such a tree SQLite reads a row to its end, however long it is.
 """
@@ -25,6 +26,8 @@ _FIRST = (
     # changed_at is in milliseconds since 1970. owner is the api key that wrote into the namespace while it was empty:
     # its bytes count for this key. From the numbers of vectors that were ever stored, and removed or replaced, a cache
     # of vectors sees whether it is current; it then reads those with a greater mark.
+    # id is what the rows of notes and vectors call the namespace; NULL until the first note. It is the last column: if
+    # one that may be NULL came after the name, SQLite would not rely on the order of names, and sort what it joins.
     """CREATE TABLE namespaces (
         namespace TEXT NOT NULL PRIMARY KEY,
         keys INTEGER NOT NULL,
@@ -38,7 +41,8 @@ _FIRST = (
         changed_at INTEGER NOT NULL DEFAULT 0,
         owner TEXT NOT NULL DEFAULT '',
         vectors_stored INTEGER NOT NULL DEFAULT 0,
-        vectors_removed INTEGER NOT NULL DEFAULT 0
+        vectors_removed INTEGER NOT NULL DEFAULT 0,
+        id INTEGER
     ) WITHOUT ROWID""",
     # value is JSON text, encrypted or not; NULL for a list in rows, of which list_items has `length`.
     # bytes is the size of key and JSON text, in whichever of the two forms it is stored.
@@ -107,7 +111,7 @@ _FIRST = (
     # it; NULL for a note that is recalled.
     """CREATE TABLE notes (
         number INTEGER PRIMARY KEY,
-        namespace TEXT NOT NULL,
+        namespace_id INTEGER NOT NULL,
         id INTEGER NOT NULL,
         blob_id INTEGER NOT NULL,
         digest BLOB NOT NULL,
@@ -125,9 +129,9 @@ _FIRST = (
         expires_at INTEGER,
         superseded_by INTEGER
     )""",
-    "CREATE UNIQUE INDEX notes_id ON notes (namespace, id)",
-    "CREATE UNIQUE INDEX notes_content ON notes (namespace, digest)",
-    "CREATE INDEX notes_session ON notes (namespace, session, id)",
+    "CREATE UNIQUE INDEX notes_id ON notes (namespace_id, id)",
+    "CREATE UNIQUE INDEX notes_content ON notes (namespace_id, digest)",
+    "CREATE INDEX notes_session ON notes (namespace_id, session, id)",
     "CREATE INDEX notes_expiry ON notes (expires_at) WHERE expires_at IS NOT NULL",
     # The index of words. Not FTS5: its deletes leave the text in older segments until they merge
     # (secure-delete came with SQLite 3.42), and one index over all namespaces would let each
@@ -143,14 +147,14 @@ _FIRST = (
     # The embedding of a note by a model, as float16, in a blob. mark grows with each vector of
     # a namespace, so that a cache of vectors knows which ones are new.
     """CREATE TABLE note_vectors (
-        namespace TEXT NOT NULL,
+        namespace_id INTEGER NOT NULL,
         note INTEGER NOT NULL,
         model TEXT NOT NULL,
         blob_id INTEGER NOT NULL,
         mark INTEGER NOT NULL,
-        PRIMARY KEY (namespace, note)
+        PRIMARY KEY (namespace_id, note)
     ) WITHOUT ROWID""",
-    "CREATE INDEX note_vectors_mark ON note_vectors (namespace, mark)",
+    "CREATE INDEX note_vectors_mark ON note_vectors (namespace_id, mark)",
     # A rowid table grows at its end, which is the cheapest insert there is. Its last row is never
     # deleted, so that no id is used twice.
     """CREATE TABLE changes (
@@ -199,6 +203,9 @@ _FIRST = (
         max_ms REAL NOT NULL,
         PRIMARY KEY (minute, kind)
     ) WITHOUT ROWID""",
+    # A second copy of each name and id, from which recovery knows whose a note is if the first one is damaged. It is
+    # created last, so that its pages are far from those of the first.
+    "CREATE UNIQUE INDEX namespaces_id ON namespaces (id) WHERE id IS NOT NULL",
 )
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
