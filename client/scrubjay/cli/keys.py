@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 from collections.abc import Callable
 
 from scrubjay import commands
@@ -17,7 +19,7 @@ from scrubjay.store import engine
 def issue(arguments: argparse.Namespace) -> int:
     """Print a new key. Stdout has only the key that was asked for, so that a script can read it."""
     given = [text for texts in arguments.namespaces or [["*"]] for text in texts]
-    patterns = tuple(pattern.strip() for text in given for pattern in text.split(","))
+    patterns = tuple(pattern for text in given for pattern in re.split(r"\s*,\s*", text))
     with executor_of(arguments) as executor:
         rights = (patterns, arguments.read_only, arguments.admin)
         issued = executor.run(commands.ISSUE_KEY("", arguments.name, *rights, given_limits(arguments)))
@@ -45,7 +47,7 @@ def list_(arguments: argparse.Namespace) -> int:
     columns = (
         Column("id", lambda key: key.id),
         Column("may", _permission),
-        Column("namespaces", lambda key: " ".join(key.namespaces)),
+        Column("namespaces", lambda key: _quote_spaces(",".join(key.namespaces))),
         Column("issued", lambda key: f"{key.created_at:%Y-%m-%d}"),
         Column("name", lambda key: key.name),
     )
@@ -55,6 +57,11 @@ def list_(arguments: argparse.Namespace) -> int:
 
 def _permission(key: ApiKey) -> str:
     return "admin" if key.admin else "read-only" if key.read_only else "read-write"
+
+
+def _quote_spaces(patterns: str) -> str:
+    """Patterns as --namespaces takes them; those with spaces in quotes, which show where they begin and end."""
+    return shlex.quote(patterns) if re.search(r"\s", patterns) else patterns
 
 
 def quota(arguments: argparse.Namespace) -> int:
@@ -122,7 +129,7 @@ def add_commands(command: Commands) -> None:
         action="append",
         nargs="+",
         metavar="PATTERN",
-        help="such as 'autogen-*'; several, separated by commas or spaces",
+        help="such as 'autogen-*'; several, separated by commas or quoted one by one; it may have spaces",
     )
     issuer.add_argument("--read-only", action="store_true", help="may read and search, and change nothing")
     issuer.add_argument("--admin", action="store_true", help="may also change quotas and api keys")
