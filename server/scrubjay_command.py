@@ -110,7 +110,7 @@ def _uvicorn_config(settings: Settings) -> uvicorn.Config:
         factory=True,
         host=settings.host,
         port=settings.port,
-        workers=max(settings.workers, 1),
+        workers=settings.workers,
         log_config=log_config(settings),
         access_log=False,
         server_header=False,
@@ -225,7 +225,7 @@ def banner(listener: socket.socket, start: Start, settings: Settings, location: 
     url, also = _url_of(listener)
     quotas = Quotas(settings)
     requests = settings.requests_per_minute
-    rate = f"{describe_rate(requests, max(settings.workers, 1))} for each client" if requests else "unlimited reads"
+    rate = f"{describe_rate(requests, settings.workers)} for each client" if requests else "unlimited reads"
     pages = (
         f"{url}/ is the dashboard, {url}/docs the API"
         if url.startswith("http")

@@ -843,7 +843,7 @@ async def _lifespan(app: Service) -> AsyncIterator[None]:
     stop_with_parent()
     file = open_store(settings)
     file.name = "the server's database"  # clients need not know its path
-    workers = max(settings.workers, 1)  # each process gets its share of a limit
+    workers = settings.workers  # each process gets its share of a limit
     async with open_async(file) as store:
         keys = open_key_cache(store)
         authenticator = Authenticator(keys, SignIns(store), settings, workers, share_of_connections(REQUEST_SHARE))

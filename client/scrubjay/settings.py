@@ -41,6 +41,13 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
+def parse_number(text: str) -> int:
+    """A count of what there has to be one of."""
+    if not text.strip().isdecimal() or not int(text):
+        raise ValueError(f"{text!r} is not a whole number from 1 up")
+    return int(text)
+
+
 def parse_seconds(text: str) -> float:
     try:
         return float(text)
@@ -66,7 +73,12 @@ def parse_switch(text: str) -> bool:
     return words[text.strip().lower()]
 
 
-_KINDS: dict[Callable[[str], Any], str] = {parse_size: "SIZE", parse_count: "N", parse_seconds: "SECONDS"}
+_KINDS: dict[Callable[[str], Any], str] = {
+    parse_size: "SIZE",
+    parse_count: "N",
+    parse_number: "N",
+    parse_seconds: "SECONDS",
+}
 """What a flag's help calls them."""
 
 
@@ -184,7 +196,7 @@ SETTINGS = {
             "a socket file to listen on instead of a port: only programs of this user can connect",
             serve=True,
         ),
-        Setting("workers", 1, parse_count, "server processes", serve=True),
+        Setting("workers", 1, parse_number, "server processes", serve=True),
         Setting(
             "access_log",
             False,

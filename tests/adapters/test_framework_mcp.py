@@ -18,8 +18,8 @@ pytest.importorskip("mcp.server.mcpserver", reason="the MCP SDK is not installed
 from mcp import StdioServerParameters
 from mcp.client import Client
 
-from scrubjay import InvalidInput, Memory
-from scrubjay.adapters.mcp import make_server
+from scrubjay import InvalidInput, Memory, ScrubjayError
+from scrubjay.adapters.mcp import make_server, run
 
 
 @pytest.fixture
@@ -143,6 +143,15 @@ def test_another_process_goes_on_after_kill_9(path):
             assert await call(client, "set", key="again", value=True) == "stored under 'again'"
 
     asyncio.run(use())
+
+
+def test_a_port_that_is_in_use_is_named_with_what_to_do(path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(
+            ScrubjayError, match=f"cannot listen on 127.0.0.1 port {port}: .*; choose another with --port"
+        ):
+            run(["me"], port, path=path)
 
 
 @contextlib.contextmanager

@@ -187,8 +187,9 @@ def test_an_empty_result_says_what_is_empty(scrubjay):
 @pytest.mark.parametrize(
     "words",
     [("get", "ns", "k"), ("namespaces",), ("chat", "ns", "--follow"), ("rm", "ns", "k"), ("export", "ns"), ("compact",),
-     ("erase", "ns", "--yes"), ("backup", "copy"), ("key", "list"), ("audit",), ("watch", "ns")],
-    ids=lambda words: words[0],
+     ("erase", "ns", "--yes"), ("backup", "copy"), ("key", "list"), ("key", "issue"), ("audit",),
+     ("watch", "ns")],
+    ids=" ".join,
 )  # fmt: skip
 def test_a_command_that_reads_or_deletes_creates_no_database(scrubjay, words, tmp_path):
     missing = tmp_path / "no" / "such" / "file"
@@ -255,6 +256,13 @@ def test_open_shows_the_address_of_a_server_that_answers(scrubjay, server, monke
     ended = scrubjay("open", "--url", "http://127.0.0.1:9")
     assert (ended.returncode, opened) == (3, [server.url])
     assert "start it with: scrubjay serve --port 9\n" in ended.stderr
+
+
+def test_open_says_that_a_browser_cannot_open_a_socket_file(scrubjay, monkeypatch):
+    monkeypatch.setattr("webbrowser.open", pytest.fail)
+    ended = scrubjay("open", "--url", "unix:/run/scrubjay.sock")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "a browser cannot open the socket file of unix:/run/scrubjay.sock" in ended.stderr
 
 
 def test_no_command_prints_the_api_key_in_a_url(scrubjay, server, monkeypatch):

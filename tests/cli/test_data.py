@@ -101,6 +101,19 @@ def test_ctrl_c_during_an_import_into_a_server_says_that_it_may_happen_all_the_s
     assert b"interrupted: the server may import it all the same; look with: scrubjay usage 'my copy'" in ended.stderr
 
 
+@pytest.mark.parametrize("name", ["my export.jsonl", "folder/export.jsonl"])
+def test_a_file_where_import_expects_a_namespace_is_recognised(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    scrubjay("set", "ns", "k", "1", "--path", "db")
+    Path("folder").mkdir()
+    assert scrubjay("export", "ns", "-o", name, "--path", "db").returncode == 0
+    refused = scrubjay("import", name, "--path", "other")
+    assert refused.returncode == 1
+    advice = re.search(rf"{name} is a file, and to import it, type: scrubjay (import .*)$", refused.stderr.decode())[1]
+    done = scrubjay(*shlex.split(advice), "--path", "other")
+    assert done.stdout == b"ns: 1 key and 0 notes\n", done.stderr
+
+
 def test_importing_refuses_with_a_sentence_and_changes_nothing(here, where, tmp_path):
     namespace = fill(here)
     whole = scrubjay("export", namespace, *where).stdout

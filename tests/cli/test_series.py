@@ -12,7 +12,7 @@ from harness import clean_environment, run_command, run_text, serving
 from scrubjay import Memory
 from scrubjay.cli import series
 
-MOMENTS = [f"scrubjay-2026010{day}T000000Z.db" for day in range(1, 5)]
+MOMENTS = [f"scrubjay-2026010{day}T000000.000000Z.db" for day in range(1, 5)]
 
 
 def test_durations_have_a_unit():
@@ -36,6 +36,21 @@ def test_only_the_newest_backups_are_kept_and_other_files_are_left_alone(tmp_pat
     assert {"scrubjay-mine.db", "notes.txt"} <= {each.name for each in folder.iterdir()}
     with Memory("ns", path=kept[-1]) as memory:
         assert memory.get("k") == 1
+
+
+def test_two_backups_in_a_second_are_two_files(tmp_path):
+    Memory("ns", path=tmp_path / "db").set("k", 1)
+    for _ in range(3):
+        done = run_text("backup", "--keep", "2", tmp_path / "backups", "--path", tmp_path / "db")
+        assert done.returncode == 0, done.stderr
+    assert len(series.list_backups(tmp_path / "backups")) == 2
+
+
+def test_a_series_of_no_backups_is_refused(tmp_path):
+    done = run_text("backup", "--keep", "0", tmp_path / "backups", "--path", tmp_path / "db")
+    assert done.returncode == 2
+    assert "argument --keep: '0' is not a whole number from 1 up" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("flags", [[], ["--force"]])
@@ -84,7 +99,7 @@ def test_a_restart_does_not_make_a_backup_before_its_time(tmp_path):
     assert series._age_left(tmp_path, 3600) == 0
     (tmp_path / f"{series.datetime.now(series.UTC):{series.NAME}}").write_text("")
     assert 3500 < series._age_left(tmp_path, 3600) <= 3600
-    (tmp_path / "scrubjay-29990101T000000Z.db").write_text("")
+    (tmp_path / "scrubjay-29990101T000000.000000Z.db").write_text("")
     assert series._age_left(tmp_path, 3600) == 3600, "a clock that was wrong does not stop the backups for years"
 
 

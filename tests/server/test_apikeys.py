@@ -175,7 +175,7 @@ def test_keys_are_listed_without_secrets_and_revoked_immediately(guarded):
     run = functools.partial(run_text, "key", **admin)
     listed = run("list").stdout
     (line,) = [line for line in listed.splitlines() if "for a day" in line]
-    assert "a-* b" in line
+    assert "a-*,b" in line
     assert "read-write" in line
     assert not any(key in listed for key in guarded.keys.values())
     with Memory("b", url=guarded.url, api_key=fresh) as memory:
@@ -572,6 +572,24 @@ def test_several_patterns_are_accepted_in_any_form(tmp_path, words):
     assert not access.sees("y-1")
 
 
+@pytest.mark.parametrize(
+    ("words", "patterns", "listed"),
+    [
+        (["user-a b"], ("user-a b",), "'user-a b'"),
+        ([" user-x"], (" user-x",), "' user-x'"),
+        (["user-a b , c"], ("user-a b", "c"), "'user-a b,c'"),
+        (["a*", "b*"], ("a*", "b*"), "a*,b*"),
+    ],
+)
+def test_a_space_in_a_pattern_is_part_of_it_and_is_listed_in_quotes(tmp_path, words, patterns, listed):
+    secret = issue(tmp_path / "db", "--namespaces", *words)
+    store = SqliteStore(tmp_path / "db")
+    assert store.run(api_keys.admit(secret)).patterns == patterns
+    store.close()
+    keys = run_text("key", "list", "--path", tmp_path / "db").stdout
+    assert re.search(rf"read-write +{re.escape(listed)} +\d{{4}}-", keys), keys
+
+
 def test_a_pattern_with_a_comma_is_refused_over_http(server):
     body = {"name": "bot", "namespaces": ["team-*,x-*"]}
     answer = requests.post(f"{server.url}/v1/apikeys", json=body, timeout=60)
@@ -630,9 +648,10 @@ def test_a_program_can_issue_a_key_for_a_name_that_a_user_chose(guarded, user):
 
 
 def test_exact_names_have_to_be_named(tmp_path):
-    done = run_text("key", "issue", "--exact", "--path", str(tmp_path / "db"))
-    assert (done.returncode, "--namespaces NAME" in done.stderr) == (1, True)
-    assert not (tmp_path / "db").exists()
+    with closing(SqliteStore(tmp_path / "db")) as store:
+        done = run_text("key", "issue", "--exact", "--path", str(tmp_path / "db"))
+        assert (done.returncode, "--namespaces NAME" in done.stderr) == (1, True)
+        assert store.run(api_keys.list_all()) == []
 
 
 def test_the_pattern_in_the_documentation_matches_an_agents_namespace():

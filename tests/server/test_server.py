@@ -19,8 +19,10 @@ import requests
 
 from harness import Server, clean_environment, eventually, fresh_name, issue_key, serving
 from scrubjay import InvalidInput, Memory, QuotaExceeded, Unavailable
+from scrubjay.cli import parser
 from scrubjay.exact_json import MAX_WRITE_BYTES
 from scrubjay.outbox.queue import Target
+from scrubjay.settings import server_settings
 from scrubjay.store.sqlite import SqliteStore
 from scrubjay.transport import split_credentials
 
@@ -41,6 +43,15 @@ def raw(server: Server, method: str, target: str, body: bytes = b"", **headers: 
     text = answer.read()
     connection.close()
     return answer.status, json.loads(text) if text else {}
+
+
+def test_a_server_without_a_process_is_refused(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        parser().parse_args(["serve", "--workers", "0"])
+    assert "argument --workers: '0' is not a whole number from 1 up" in capsys.readouterr().err
+    monkeypatch.setenv("SCRUBJAY_WORKERS", "0")
+    with pytest.raises(InvalidInput, match="SCRUBJAY_WORKERS: '0' is not a whole number from 1 up"):
+        server_settings()
 
 
 def test_the_banner_has_the_url_the_file_and_the_quotas(tmp_path):

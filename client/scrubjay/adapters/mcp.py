@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -178,6 +179,19 @@ def run(namespaces: Sequence[str], port: int | None, **options: Any) -> None:
     if port is None:
         server.run("stdio")
     elif 0 <= port < 2**16:
+        _check_free(port)
         server.run("streamable-http", host="127.0.0.1", port=port)
     else:
         raise InvalidInput(f"port is a number from 0 to 65535, not {repr_short(port)}")
+
+
+def _check_free(port: int) -> None:
+    """Raise ScrubjayError if a server cannot listen on a port; the SDK would log the system's error alone."""
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+    except OSError as error:
+        raise ScrubjayError(
+            f"cannot listen on 127.0.0.1 port {port}: {error.strerror}; choose another with --port"
+        ) from error

@@ -79,8 +79,8 @@ def require_database(arguments: argparse.Namespace) -> None:
     settings = settings_of(arguments)
     if not (settings.url or settings.store) and not Path(settings.path).expanduser().exists():
         raise NotFound(
-            f"there is no database at {settings.path}; the first write or `scrubjay serve` creates it, or name another"
-            " with --path"
+            f"there is no database at {settings.path}; the first write creates it, as `scrubjay serve` does, or name"
+            " another with --path"
         )
 
 

@@ -31,7 +31,7 @@ from scrubjay.cli.parser import Commands
 from scrubjay.cli.progress import Progress
 from scrubjay.errors import Forbidden, InvalidInput, Unavailable, operand, pluralize
 from scrubjay.executor import Executor
-from scrubjay.settings import Settings, checked, is_database, memory_settings, parse_count
+from scrubjay.settings import Settings, checked, is_database, memory_settings, parse_number
 from scrubjay.store import engine
 from scrubjay.store.sqlite import SqliteStore
 from scrubjay.validation import check_namespace
@@ -116,6 +116,7 @@ def import_(arguments: argparse.Namespace) -> int:
 
     given = None if arguments.namespace == STDIO else arguments.namespace
     with (
+        _explaining_a_file(given, arguments.file),
         _reading(arguments.file, "an export") as path,
         Progress("byte") as progress,
         Report(arguments) as tell,
@@ -130,6 +131,18 @@ def import_(arguments: argparse.Namespace) -> int:
             fields = imported._asdict()
             tell(f"{imported.namespace}: {counts}", **(fields if count <= 1 else {"imported": [fields]}))
     return 0
+
+
+@contextlib.contextmanager
+def _explaining_a_file(namespace: str | None, file: str | None) -> Iterator[None]:
+    """Tell how a file is named, if there is one where an import that failed expects the name of a namespace."""
+    try:
+        yield
+    except InvalidInput as error:
+        if not namespace or file or not Path(namespace).expanduser().is_file():
+            raise
+        form = f"scrubjay import -i {shlex.quote(namespace)}"
+        raise InvalidInput(f"{error}; {namespace} is a file, and to import it, type: {form}") from error
 
 
 @contextlib.contextmanager
@@ -571,7 +584,7 @@ def add_commands(command: Commands) -> None:
         help="go on until SIGTERM, with a backup each 30m, 1h or 1d; FILE is a folder then",
     )  # fmt: skip
     keeper.add_argument(
-        "--keep", type=checked(parse_count), metavar="N",
+        "--keep", type=checked(parse_number), metavar="N",
         help="delete all but the newest N backups; FILE is a folder then",
     )  # fmt: skip
     restorer = command(

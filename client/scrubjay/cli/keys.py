@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 from collections.abc import Callable
 
 from scrubjay import commands
@@ -43,7 +45,7 @@ def _patterns(arguments: argparse.Namespace) -> tuple[str, ...]:
     given = [text for texts in arguments.namespaces or [["*"]] for text in texts]
     if arguments.exact:
         return tuple(given)
-    return tuple(pattern.strip() for text in given for pattern in text.split(","))
+    return tuple(pattern for text in given for pattern in re.split(r"\s*,\s*", text))
 
 
 def list_(arguments: argparse.Namespace) -> int:
@@ -52,7 +54,7 @@ def list_(arguments: argparse.Namespace) -> int:
     columns = (
         Column("id", lambda key: key.id),
         Column("may", _permission),
-        Column("namespaces", lambda key: " ".join(key.namespaces)),
+        Column("namespaces", lambda key: _quote_spaces(",".join(key.namespaces))),
         Column("issued", lambda key: f"{key.created_at:%Y-%m-%d}"),
         Column("name", lambda key: key.name),
     )
@@ -62,6 +64,11 @@ def list_(arguments: argparse.Namespace) -> int:
 
 def _permission(key: ApiKey) -> str:
     return "admin" if key.admin else "read-only" if key.read_only else "read-write"
+
+
+def _quote_spaces(patterns: str) -> str:
+    """Patterns as --namespaces takes them; those with spaces in quotes, which show where they begin and end."""
+    return shlex.quote(patterns) if re.search(r"\s", patterns) else patterns
 
 
 def quota(arguments: argparse.Namespace) -> int:
@@ -129,7 +136,7 @@ def add_commands(command: Commands) -> None:
         action="append",
         nargs="+",
         metavar="PATTERN",
-        help="such as 'autogen-*'; several, separated by commas or spaces",
+        help="such as 'autogen-*'; several, separated by commas or quoted one by one; it may have spaces",
     )
     issuer.add_argument(
         "--exact",

@@ -13,8 +13,9 @@ from pathlib import Path
 from scrubjay.cli.common import fail
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
 
-NAME = "scrubjay-%Y%m%dT%H%M%SZ.db"
-"""The name of a backup: the moment when it was begun, in UTC; in this form the order of names is the order of time."""
+NAME = "scrubjay-%Y%m%dT%H%M%S.%fZ.db"
+"""The name of a backup: the moment when it was begun, in UTC; in this form the order of names is the order of time.
+Two backups in a second have two names."""
 RETRY_SECONDS = 60.0
 """Seconds until a backup that failed is tried again, if that is sooner than the next one."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

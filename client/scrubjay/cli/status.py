@@ -11,7 +11,7 @@ from scrubjay.cli.common import describe_totals, disk_usage, open_queue, open_st
 from scrubjay.cli.output import Report, format_size
 from scrubjay.cli.parser import SERVER, Commands
 from scrubjay.commands import NAMESPACES
-from scrubjay.errors import ScrubjayError, Unavailable, pluralize
+from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable, pluralize
 from scrubjay.settings import Settings, memory_settings, resolve
 from scrubjay.store.consistency import Totals, count_all
 from scrubjay.store.engine import location_of
@@ -33,7 +33,7 @@ def status(arguments: argparse.Namespace) -> int:
         answers = _report_server(settings, report)
         _report_queue(report)
         report("\ntry")
-        for line in (*TRY, "scrubjay open" if answers else "scrubjay demo"):
+        for line in (*TRY, "scrubjay open" if answers and not _is_socket_file(settings) else "scrubjay demo"):
             report(f"  {line}")
         report("\n`scrubjay --help` lists all commands.")
     return 0
@@ -127,6 +127,11 @@ def open_(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     url = server_url(settings)
     shown = without_credentials(url)
+    if _is_socket_file(settings):
+        raise InvalidInput(
+            f"a browser cannot open the socket file of {shown}; for the dashboard, serve the same --path on a port as"
+            " well: scrubjay serve --require-key --path FILE"
+        )
     try:
         _check_server(settings)
     except Unavailable as error:
@@ -140,6 +145,12 @@ def open_(arguments: argparse.Namespace) -> int:
 def server_url(settings: Settings) -> str:
     """The server that commands use, or the one that `scrubjay serve` starts on this machine."""
     return settings.url or f"http://127.0.0.1:{resolve('port')}"
+
+
+def _is_socket_file(settings: Settings) -> bool:
+    from scrubjay.transport import SOCKET_SCHEME  # noqa: PLC0415 - only these commands need it
+
+    return server_url(settings).startswith(SOCKET_SCHEME)
 
 
 def _check_server(settings: Settings) -> str:
