@@ -8,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
