@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 import pydantic
 from fastapi import Depends, Header, Path, Query, Request, Response
@@ -250,15 +250,27 @@ def check_slashes(scope: Scope) -> None:
             raise InvalidInput("a namespace has no '/', not even as %2F")
 
 
-def is_utf8(scope: Scope) -> bool:
-    """False if the URL has bytes that are not UTF-8: Uvicorn and Starlette would replace them with other text."""
+PATH_HEADER = b"scrubjay-path"
+"""Of requests whose path a proxy may change: the path that the client has written."""
+
+
+def path_fault(scope: Scope) -> InvalidInput | None:
+    """What is wrong with the path of a request, whichever route it has."""
     for encoded in (scope.get("raw_path") or b"", scope["query_string"]):
         if b"%" in encoded:
             try:
                 unquote_to_bytes(encoded).decode()
-            except UnicodeDecodeError:
-                return False
-    return True
+            except UnicodeDecodeError:  # Uvicorn and Starlette would replace them with other text
+                return InvalidInput("the URL has bytes that are not UTF-8")
+    written = headers_of(scope).get(PATH_HEADER)
+    if written is None or scope["path"].endswith(unquote(written.decode("latin-1"))):  # a prefix may be before it
+        return None
+    # A proxy that decodes a path and takes dots out of it makes of the key "../../other/items/k" another namespace.
+    return InvalidInput(
+        f"the request was sent with the path {repr_short(written.decode('latin-1'))} and arrived with"
+        f" {repr_short(scope['path'])}: a proxy on the way has changed it, and it was not carried out. Let the proxy"
+        " leave paths as they are; for nginx, write proxy_pass http://127.0.0.1:8787; with nothing after the port"
+    )
 
 
 class KeyConvertor(Convertor[str]):

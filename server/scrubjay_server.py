@@ -35,7 +35,7 @@ import scrubjay_dashboard
 import scrubjay_docs
 import scrubjay_models as models
 import scrubjay_overview
-from scrubjay.errors import InvalidInput, NotFound, ScrubjayError, repr_short
+from scrubjay.errors import NotFound, ScrubjayError, repr_short
 from scrubjay.operations import notes_stored, operation_for
 from scrubjay.recall.prompt import format_prompt
 from scrubjay.semantic.index import SemanticIndex
@@ -55,12 +55,13 @@ from scrubjay.validation import (
 )
 from scrubjay.version import __version__
 from scrubjay_activity import RequestCounter
-from scrubjay_auth import Authenticator, Quotas
+from scrubjay_auth import Authenticator, Quotas, headers_of
 from scrubjay_command import before_shutdown, main, open_store, serve, stop_with_parent
 from scrubjay_engine import open_async, open_key_cache, open_watchers
 from scrubjay_http import (
     COMMON_ERRORS,
     MAX_QUERY_BODY_BYTES,
+    PATH_HEADER,
     STRICT,
     WRITE_ERRORS,
     Admitted,
@@ -85,7 +86,6 @@ from scrubjay_http import (
     index_text,
     invalid_parameter,
     is_script,
-    is_utf8,
     item_json,
     label_text,
     missing_item,
@@ -93,6 +93,7 @@ from scrubjay_http import (
     parse_boolean,
     parse_count,
     parsed_by,
+    path_fault,
     seconds_text,
     sends,
     write_response,
@@ -707,7 +708,8 @@ class Service(FastAPI):
         `cycle` is Uvicorn's object for a request and its response.
         """
         scope: Scope = cycle.scope
-        if scope["method"] != "GET" or b"%" in scope["raw_path"] or b"%" in scope["query_string"]:
+        is_encoded = b"%" in scope["raw_path"] or b"%" in scope["query_string"]
+        if scope["method"] != "GET" or is_encoded or PATH_HEADER in headers_of(scope):
             return False
         fast_path = find_fast_path(scope)
         if fast_path is None or cycle.flow.write_paused or not self.resources.store.answers_now:
@@ -732,9 +734,8 @@ class Service(FastAPI):
         return True
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_encoded = b"%" in scope["raw_path"] or b"%" in scope["query_string"]
-        if is_encoded and not is_utf8(scope):
-            response: Response = error_response(InvalidInput("the URL has bytes that are not UTF-8"))
+        if fault := path_fault(scope):
+            response: Response = error_response(fault)
         elif fast_path := find_fast_path(scope):
             try:
                 response = await fast_path.answer(scope, receive)

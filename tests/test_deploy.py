@@ -23,8 +23,9 @@ import requests
 import yaml
 
 from harness import clean_environment, free_port, issue_key, serving
-from scrubjay import Memory
-from scrubjay.settings import SETTINGS
+from scrubjay import InvalidInput, Memory, ScrubjayError
+from scrubjay.http import HttpExecutor
+from scrubjay.settings import SETTINGS, memory_settings
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -217,8 +218,11 @@ def is_listening(port: int) -> bool:
 
 
 @contextmanager
-def proxied(server, folder: Path) -> Iterator[tuple[str, Path]]:
-    """The configuration for nginx in front of a server, on free ports; yields its URL and its certificate."""
+def proxied(server, folder: Path, *, location: str = "/", path: str = "") -> Iterator[tuple[str, Path]]:
+    """The configuration for nginx in front of a server, on free ports; yields its URL and its certificate.
+
+    `path` is what its proxy_pass has after the port, with which nginx decodes and shortens paths.
+    """
     nginx, certificate, port = needs("nginx"), folder / "cert.pem", free_port()
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     files = ["-out", str(certificate), "-keyout", str(folder / "key.pem")]
@@ -230,7 +234,8 @@ def proxied(server, folder: Path) -> Iterator[tuple[str, Path]]:
         (r"\S+privkey.pem", str(folder / "key.pem")),
         ("listen 443", f"listen 127.0.0.1:{port}"),
         ("listen 80", f"listen 127.0.0.1:{free_port()}"),
-        ("127.0.0.1:8787", f"127.0.0.1:{server.port}"),
+        ("127.0.0.1:8787", f"127.0.0.1:{server.port}{path}"),
+        ("location / ", f"location {location} "),
     ):
         site, count = re.subn(pattern, actual, site)
         assert count == 1, pattern
@@ -247,7 +252,7 @@ def proxied(server, folder: Path) -> Iterator[tuple[str, Path]]:
             assert process.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < give_up_at
             time.sleep(0.05)
-        yield f"https://localhost:{port}", certificate
+        yield f"https://localhost:{port}{location.rstrip('/')}", certificate
     finally:
         process.terminate()
         process.wait(timeout=60)
@@ -274,6 +279,54 @@ def test_a_server_behind_nginx_serves_clients_streams_and_browsers(tmp_path, mon
             assert browser.put(item, json={"value": 1}, headers=headers, timeout=60).status_code == 200
             foreign = {"Origin": "https://localhost:1"}
             assert browser.put(item, json={"value": 2}, headers=foreign, timeout=60).status_code == 403
+
+
+HOSTILE_KEYS = ("../../victim/items/k", "../../../../v1/namespaces/victim/items/k", "..", "../../victim", "x//../k")
+
+
+@pytest.mark.parametrize("location", ["/", "/memory/of/agents/"])
+def test_a_proxy_that_changes_paths_cannot_lead_a_key_into_another_namespace(tmp_path, monkeypatch, location):
+    db = tmp_path / "db"
+    key = issue_key(db, "me", "--admin")
+    with Memory("victim", path=db) as victim:
+        victim.update({"k": "theirs", "items": "theirs"})
+        victim.append("l", "theirs")
+    with (
+        serving(db, "--require-key") as server,
+        proxied(server, tmp_path, location=location, path="/") as (url, certificate),
+    ):
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+        with Memory("attacker", url=url, api_key=key, timeout=60) as memory:
+            for name in ("plain", "a/b ü+~%2F?#", " ", ".env", "a../b", "a/..b"):
+                memory.set(name, {"key": name})
+                assert memory.get(name) == {"key": name}, "a path that says the same is carried out"
+                assert name in memory
+            for name in HOSTILE_KEYS:
+                for call in (
+                    lambda name=name: memory.set(name, "mine"),
+                    lambda name=name: memory.get(name),
+                    lambda name=name: memory.delete(name),
+                    lambda name=name: name in memory,
+                    lambda name=name: memory.merge(name, {"a": "mine"}),
+                    lambda name=name: memory.append(name, "mine"),
+                    lambda name=name: memory.tail(name, 1),
+                    lambda name=name: memory.pop(name),
+                    lambda name=name: memory.incr(name),
+                    lambda name=name: memory.touch(name, 1),
+                    lambda name=name: memory.forget(name),
+                    lambda name=name: memory.forget_session(name),
+                    lambda name=name: memory.conversation(key=name),
+                ):
+                    # nginx itself refuses a path that leads out of its location.
+                    with pytest.raises(ScrubjayError, match=r"proxy_pass|not as a Scrubjay server"):
+                        call()
+        executor = HttpExecutor(memory_settings(url=url, api_key=key, timeout=60))
+        for stream in (executor.erase, lambda name, _: executor.export(name, bytes, lambda *_: None)):
+            with pytest.raises(InvalidInput, match="proxy_pass"):
+                stream("../namespaces/victim", dict)
+        executor.close()
+    with Memory("victim", path=db) as victim:
+        assert dict(victim.items()) == {"items": "theirs", "k": "theirs", "l": ["theirs"]}
 
 
 def test_the_configuration_for_caddy_is_valid():

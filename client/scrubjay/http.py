@@ -4,6 +4,9 @@ A response counts only if a Scrubjay server gave it. Every response of the serve
 Scrubjay-Version, and its body has the fields that the command expects. A response that lacks either (a captive
 portal, another service on the port, a redirect) raises Unavailable and acknowledges nothing. The header alone could
 belong to another command, the fields alone to another service; a proxy has to pass the header on.
+
+A proxy that decodes paths and takes dots out of them would make another request of a key such as "../../other/items/k".
+Such a request carries its path in the header Scrubjay-Path too, and the server refuses it if it has another one.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ T = TypeVar("T")
 
 VERSION_HEADER = "scrubjay-version"
 """In every response of a Scrubjay server, with its version; in lower case, as `Response` has it."""
+PATH_HEADER = "Scrubjay-Path"
+"""In requests whose path a proxy may change: the path below the server's URL, as the client has written it."""
 PIECE_BYTES = 2**18
 """Bytes read at once from a response that may be larger than memory."""
 _MAYBE_DONE = "the request may have been carried out or not"
@@ -140,7 +145,7 @@ class HttpExecutor(Executor):
 
     def _stream(self, method: str, path: str, file: BinaryIO | None) -> StreamedResponse:
         try:
-            stream = self._transport.stream(method, path, file, self._headers)
+            stream = self._transport.stream(method, path, file, self._headers_for(path))
         except OSError as error:
             raise self._unreachable(error) from error
         if stream.status < 300 and VERSION_HEADER in _lower_names(stream.headers):
@@ -175,11 +180,16 @@ class HttpExecutor(Executor):
         return command._replace(arguments=(*rest, f"{min(wait, self.timeout / 2):g}"))
 
     def _send(self, method: str, path: str, body: str, headers: Mapping[str, str] | None) -> Response:
-        sent = {**self._headers, **headers} if headers else self._headers
         try:
-            return self._transport.send(method, path, body.encode(), sent)
+            return self._transport.send(method, path, body.encode(), self._headers_for(path, headers))
         except OSError as error:
             raise self._unreachable(error) from error
+
+    def _headers_for(self, path: str, more: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        path = path.partition("?")[0]
+        if "%" in path or "/." in path:
+            return {**self._headers, **(more or {}), PATH_HEADER: path}
+        return {**self._headers, **more} if more else self._headers
 
     def _check_sender(self, response: Response) -> None:
         """Raise Unavailable for the response of something that is not a Scrubjay server."""

@@ -34,7 +34,7 @@ export function withQuery(path, query) {
  */
 export async function send(method, path, { body, text, headers = {}, signal, exact = false } = {}) {
   const response = await fetch(absolute(path), {
-    method, signal, headers: { Accept: "application/json", ...headers },
+    method, signal, headers: { Accept: "application/json", "Scrubjay-Path": path.split("?")[0], ...headers },
     body: text ?? (body === undefined ? undefined : JSON.stringify(body)),
   }).catch((error) => {
     if (error.name === "AbortError") throw error;

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from scrubjay import InvalidInput, Memory, Unavailable
+from scrubjay import InvalidInput, Memory, Unavailable, commands
 from scrubjay.http import HttpExecutor
 from scrubjay.settings import memory_settings
 from scrubjay.transport import ResponseLost, open_transport, start_hint
@@ -377,3 +377,37 @@ def test_spaces_around_a_url_are_ignored(scripted, monkeypatch):
         with Memory("ns", url=given) as memory, pytest.raises(Unavailable, match=f"^{server.url} did not answer"):
             memory.get("k")
     assert memory_settings(url=" postgresql://h/db ").url == "postgresql://h/db"
+
+
+@pytest.mark.parametrize("key", ["a/b", "..", ".", "ü", "%2e"])
+def test_a_request_whose_path_a_proxy_may_change_says_how_it_was_written(scripted, key):
+    answer = b"HTTP/1.1 200 OK\r\nScrubjay-Version: 1\r\nETag: 1\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+    server = scripted(answer, answer, answer)
+    with closing(HttpExecutor(memory_settings(url=f"{server.url}/prefix", timeout=60))) as executor:
+        for verb in (commands.GET, commands.CONTAINS):
+            with suppress(Unavailable):
+                executor.run(verb("ns", key))
+        executor.export(key, bytes, lambda *_: None)
+    assert len(server.requests) == 3
+    for request in server.requests:
+        line, *headers = request.decode().split("\r\n")
+        path = line.split()[1].removeprefix("/prefix")
+        assert f"Scrubjay-Path: {path}" in headers
+
+
+def test_a_plain_path_is_sent_without_a_header_of_its_own(scripted):
+    server = scripted(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    with closing(HttpExecutor(memory_settings(url=server.url, timeout=60))) as executor, suppress(Unavailable):
+        executor.run(commands.TAIL("ns", "plain-key", 1))
+    assert b"Scrubjay-Path" not in server.requests[0]
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_not_followed(scripted, status):
+    head = f"HTTP/1.1 {status} Moved\r\nScrubjay-Version: 1\r\nLocation: /v1/namespaces/other/items/k\r\n"
+    server = scripted(*[f"{head}Connection: close\r\nContent-Length: 2\r\n\r\n{{}}".encode()] * 2)
+    with closing(HttpExecutor(memory_settings(url=server.url, timeout=60))) as executor:
+        for call in (lambda: executor.run(commands.GET("ns", "k")), lambda: executor.erase("ns", dict)):
+            with pytest.raises(Unavailable):
+                call()
+    assert len(server.requests) == 2

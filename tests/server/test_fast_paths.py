@@ -22,6 +22,9 @@ REQUESTS = [
     ("GET", "/v1/namespaces/n%0As/items/k", {}, b""),
     ("GET", f"{ITEM}{'x' * 600}", {}, b""),
     ("GET", "/v1/namespaces/ns/items/%FF", {}, b""),
+    ("GET", "/v1/namespaces/ns/items/a%2Fb", {"Scrubjay-Path": "/v1/namespaces/ns/items/a%2fb"}, b""),
+    ("GET", ITEM, {"Scrubjay-Path": "/v1/namespaces/other/items/..%2F..%2Fns%2Fitems%2Fk"}, b""),
+    ("PUT", ITEM, {"Scrubjay-Path": "/v1/namespaces/other/items/..%2F..%2Fns%2Fitems%2Fk"}, b'{"value": 1}'),
     ("PUT", ITEM, {"If-Match": '"7"'}, b'{"value": 1}'),
     ("PUT", ITEM, {"If-Match": "seven"}, b'{"value": 1}'),
     ("PUT", ITEM, {"If-Match": "*", "If-None-Match": "*"}, b'{"value": 1}'),
@@ -77,6 +80,33 @@ def test_fast_paths_answer_like_the_router(tmp_path, monkeypatch):
 @pytest.mark.parametrize("url", ["/v1/namespaces/ns/items/", "/v1/namespaces//items/k", "/memory/ns/", "/memory//k"])
 def test_a_path_without_a_name_has_no_fast_path(url):
     assert scrubjay_server.find_fast_path({"path": url, "method": "GET"}) is None
+
+
+CHANGED = {"Scrubjay-Path": "/v1/namespaces/other/items/..%2F..%2Fns"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", ITEM),
+        ("HEAD", ITEM),
+        ("PUT", ITEM),
+        ("DELETE", "/v1/namespaces/ns"),
+        ("POST", "/v1/namespaces/ns/erase"),
+        ("POST", "/v1/namespaces/ns/import"),
+        ("GET", "/v1/namespaces/ns/export"),
+        ("GET", "/v1/backup"),
+        ("GET", "/v1/no/such/path"),
+        ("PUT", "/memory/ns/k"),
+        ("GET", "/health"),
+    ],
+)
+def test_a_request_whose_path_was_changed_on_its_way_is_refused_on_every_route(server, method, path):
+    requests.put(f"{server.url}{ITEM}", json={"value": "kept"}, timeout=60).raise_for_status()
+    refused = requests.request(method, f"{server.url}{path}", headers=CHANGED, json={"value": 1}, timeout=60)
+    assert refused.status_code == 400
+    assert method == "HEAD" or "proxy_pass" in refused.json()["detail"]
+    assert requests.get(f"{server.url}{ITEM}", timeout=60).json()["value"] == "kept"
 
 
 def test_requests_in_one_piece_are_answered_in_their_order(server):
