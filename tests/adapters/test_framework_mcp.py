@@ -63,6 +63,56 @@ def test_the_tools_keep_and_find(path):
     asyncio.run(use())
 
 
+TEXTS = ["null", "[1]", '{"a": 1}', "42", "true", '"quoted"', "", "plain"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_is_stored_as_that_text_whatever_it_looks_like(path, text):
+    async def use() -> None:
+        async with Client(make_server(["me", "null"], path=path)) as client:
+            assert await call(client, "set", key="note", value=text) == "stored under 'note'"
+            assert json.loads(await call(client, "get", key="note")) == text
+            assert await call(client, "set", key="k", value=1, namespace="null") == "stored under 'k'"
+            assert await call(client, "list", namespace="null", after="[1]") == "k"
+
+    asyncio.run(use())
+    assert Memory("me", path=path).get("note") == text
+
+
+def test_tags_as_text_are_a_list(path):
+    async def use() -> None:
+        async with Client(make_server(["me"], path=path)) as client:
+            for tags in (["a", "b"], '["a", "b"]'):
+                assert "remembered" in await call(client, "remember", content=f"tagged {tags}", tags=tags)
+
+    asyncio.run(use())
+    assert [note.tags for note in Memory("me", path=path).notes()] == [("a", "b"), ("a", "b")]
+
+
+def test_an_argument_that_a_tool_does_not_have_is_refused_and_named(path):
+    async def use() -> None:
+        async with Client(make_server(["me"], path=path)) as client:
+            for tool in (await client.list_tools()).tools:
+                assert tool.input_schema["additionalProperties"] is False
+                required = dict.fromkeys(tool.input_schema.get("required", ()), "x")
+                answer = await call(client, tool.name, **required, expires=5)
+                assert answer.startswith("error: ")
+                assert "expires" in answer
+            assert await call(client, "list") == "no keys"
+
+    asyncio.run(use())
+
+
+def test_a_value_expires(path):
+    async def use() -> None:
+        async with Client(make_server(["me"], path=path)) as client:
+            assert await call(client, "set", key="tmp", value=1, ttl=3600) == "stored under 'tmp'"
+            assert "ttl" in await call(client, "set", key="tmp", value=1, ttl=-1)
+
+    asyncio.run(use())
+    assert Memory("me", path=path).item("tmp").expires_at is not None
+
+
 def test_no_other_namespace_can_be_reached_and_the_model_reads_why(path):
     Memory("secret", path=path).set("k", "hidden")
 

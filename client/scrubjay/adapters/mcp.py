@@ -22,8 +22,10 @@ from scrubjay.version import __version__
 try:
     from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.tools import Tool
+    from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
     from mcp_types import ToolAnnotations
-    from pydantic import Field
+    from pydantic import ConfigDict, Field
 except ImportError as error:
     raise missing("mcp", "the MCP SDK, version 2", error) from error
 
@@ -53,18 +55,16 @@ def make_server(namespaces: Sequence[str], **options: Any) -> MCPServer[Any]:
         raise InvalidInput("an MCP server needs the namespaces that it may use; give at least one")
     tools = _Tools({name: Memory(name, **options) for name in namespaces})
     instructions = f"{INSTRUCTIONS} Namespaces: {', '.join(namespaces)}."
-    server: MCPServer[Any] = MCPServer("scrubjay", instructions=instructions, version=__version__, log_level="WARNING")
-    for name, function, hints in (
-        ("remember", tools.remember, _ADDS),
-        ("recall", tools.recall, _READS),
-        ("forget", tools.forget, _REPLACES),
-        ("get", tools.get, _READS),
-        ("set", tools.set, _REPLACES),
-        ("list", tools.list_keys, _READS),
-        ("search", tools.search, _READS),
-    ):
-        server.tool(name, annotations=hints, structured_output=False)(_readable(function))
-    return server
+    made = [
+        _tool("remember", tools.remember, _ADDS),
+        _tool("recall", tools.recall, _READS),
+        _tool("forget", tools.forget, _REPLACES),
+        _tool("get", tools.get, _READS),
+        _tool("set", tools.set, _REPLACES),
+        _tool("list", tools.list_keys, _READS),
+        _tool("search", tools.search, _READS),
+    ]
+    return MCPServer("scrubjay", instructions=instructions, version=__version__, log_level="WARNING", tools=made)
 
 
 class _Tools:
@@ -117,10 +117,11 @@ class _Tools:
         self,
         key: Annotated[str, Field(description="a name, such as user/city")],
         value: Annotated[Any, Field(description="any JSON value; null deletes the key")],
+        ttl: Annotated[float | None, Field(description="seconds until it is deleted; without it, never")] = None,
         namespace: Where = None,
     ) -> str:
         """Store a value under a key, in place of what was there."""
-        if self._memory(namespace).set(key, value) is None:
+        if self._memory(namespace).set(key, value, ttl=ttl) is None:
             return QUEUED
         return f"{key!r} is deleted" if value is None else f"stored under {key!r}"
 
@@ -146,6 +147,27 @@ class _Tools:
         matches = self._memory(namespace).search(query, prefix, limit=limit)
         lines = [f"{match.key}{_position(match.position)}: {_json(match.value)}" for match in matches]
         return "\n".join(lines) or f"nothing stored fits {query!r}"
+
+
+class _Arguments(FuncMetadata):  # type: ignore[misc]
+    """The arguments of a tool. The SDK reads text that looks like JSON as JSON: "null" would delete a value."""
+
+    def pre_parse_json(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as they were sent, but a list as text, which some clients send, as a list."""
+        parsed: dict[str, Any] = super().pre_parse_json(data)
+        return {**data, "tags": parsed["tags"]} if "tags" in data else data
+
+
+def _tool(name: str, function: Callable[..., str], hints: ToolAnnotations) -> Tool:
+    """A tool that refuses arguments that it does not have."""
+    tool = Tool.from_function(_readable(function), name, annotations=hints, structured_output=False)
+
+    class Strict(tool.fn_metadata.arg_model):  # type: ignore[name-defined, misc]
+        model_config = ConfigDict(extra="forbid")
+
+    tool.parameters = Strict.model_json_schema(by_alias=True)
+    tool.fn_metadata = _Arguments(arg_model=Strict)
+    return tool
 
 
 def _readable(function: Callable[..., str]) -> Callable[..., Awaitable[str]]:
