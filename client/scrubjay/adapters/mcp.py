@@ -149,7 +149,7 @@ class _Tools:
         return "\n".join(lines) or f"nothing stored fits {query!r}"
 
 
-class _Arguments(FuncMetadata):  # type: ignore[misc]
+class _Arguments(FuncMetadata):
     """The arguments of a tool. The SDK reads text that looks like JSON as JSON: "null" would delete a value."""
 
     def pre_parse_json(self, data: dict[str, Any]) -> dict[str, Any]:
