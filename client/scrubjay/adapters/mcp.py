@@ -162,7 +162,7 @@ def _tool(name: str, function: Callable[..., str], hints: ToolAnnotations) -> To
     """A tool that refuses arguments that it does not have."""
     tool = Tool.from_function(_readable(function), name, annotations=hints, structured_output=False)
 
-    class Strict(tool.fn_metadata.arg_model):  # type: ignore[name-defined, misc]
+    class Strict(tool.fn_metadata.arg_model):  # type: ignore[name-defined]
         model_config = ConfigDict(extra="forbid")
 
     tool.parameters = Strict.model_json_schema(by_alias=True)
