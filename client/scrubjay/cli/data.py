@@ -409,18 +409,22 @@ def _erase_at(settings: Settings, namespace: str) -> list[erasure.Erasure]:
     Scrubjay's.
     """
     with _server(settings) as server:
+
+        def erase() -> erasure.Erasure:
+            try:
+                return server.erase(namespace, _read_erasure)
+            except Unavailable as error:
+                dropped = _drop_queued(server.location, namespace)
+                raise Unavailable(
+                    f"{error}. {namespace!r} on the server is not erased: run this again when it answers"
+                    f" ({pluralize(dropped, 'queued write')} on this machine erased)"
+                ) from error
+
         with open_queue() as file:
             had_queued = bool(file.summaries(server.location, namespace))
-        try:
-            erasures = [server.erase(namespace, _read_erasure)]
-        except Unavailable as error:
-            dropped = _drop_queued(server.location, namespace)
-            raise Unavailable(
-                f"{error}. {namespace!r} on the server is not erased: run this again when it answers"
-                f" ({pluralize(dropped, 'queued write')} on this machine erased)"
-            ) from error
+        erasures = [erase()]
         if _drop_queued(server.location, namespace) or had_queued:
-            erasures.append(server.erase(namespace, _read_erasure))
+            erasures.append(erase())
     return erasures
 
 
