@@ -31,6 +31,7 @@ from hypothesis import strategies as st
 from harness import DAY, Server, clean_environment, eventually, free_port, fresh_name, serving
 from scrubjay import AsyncMemory, Conflict, Forbidden, InvalidInput, Memory, QuotaExceeded, Unauthenticated, Unavailable
 from scrubjay.cli import main
+from scrubjay.cli import queue as cli_queue
 from scrubjay.commands import SET
 from scrubjay.http import HttpExecutor
 from scrubjay.memory import unattended_copy
@@ -1392,7 +1393,10 @@ def test_a_program_that_ends_sends_what_is_queued_while_the_server_takes_it(tmp_
             memory.append("l", i)
         assert len(memory.pending()) == 20
         with between_attempts(memory), serving(tmp_path / "db", *FREE, port=port) as server:
-            program = f"from scrubjay import Memory; Memory('other', url={server.url!r}).get('k')"
+            program = (
+                "from scrubjay import Memory; from scrubjay.outbox import sender; sender.EXIT_SECONDS = 120;"
+                f" Memory('other', url={server.url!r}).get('k')"
+            )
             variables = {**clean_environment(), "SCRUBJAY_OUTBOX": str(memory._executor._sender.path)}
             ended = subprocess.run(
                 [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True
@@ -1428,3 +1432,75 @@ def test_commands_in_messages_name_the_queue_file_unless_it_is_the_default_one(t
             memory.set("k", 1)
             with pytest.raises(Unavailable, match=re.escape(prefix)):
                 memory.item("k")
+
+
+def test_a_forked_child_that_does_nothing_ends_at_once():
+    program = f"""
+import os, sys, time
+from scrubjay import Memory
+from scrubjay.outbox import sender
+sender.EXIT_SECONDS = 60
+memory = Memory("ns", url="http://127.0.0.1:{free_port()}")
+memory.append("l", 1)
+started = time.monotonic()
+if (child := os.fork()) == 0:
+    sys.exit()
+os.waitpid(child, 0)
+print(time.monotonic() - started)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True, check=True
+    )
+    assert float(ended.stdout) < 50
+
+
+def test_a_slow_refusal_of_one_namespace_is_not_silence(between, monkeypatch):
+    monkeypatch.setattr(sender_module, "SILENCE_SECONDS", 0.0)
+    names = [fresh_name(), fresh_name()]
+    with Memory(names[0], url=between.url) as full, Memory(names[1], url=between.url) as free:
+        between.mode = 503
+        with between_attempts(full):
+            full.append("l", 1)
+            free.append("l", 1)
+        sender = full._executor._sender
+        with between_attempts(full):
+            sender._pauses.clear()
+            sender._pause(full.namespace, QuotaExceeded("full"), 60)
+            between.mode = "pass"
+        assert free.get("l") == [1]
+        with between_attempts(full):
+            sender._pause(None, Unavailable("silent"), 60)
+        assert sender._is_silent
+        sender.mark_reachable()
+        assert not sender._is_silent
+
+
+def test_a_write_while_the_interpreter_ends_is_queued(monkeypatch):
+    def refuse(_thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with Memory(fresh_name(), url=f"http://127.0.0.1:{free_port()}") as memory:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            assert memory.append("l", 1) is None
+        assert len(memory.pending()) == 1
+
+
+def test_a_flush_counts_what_the_sender_thread_sends_before_it(between, capsys, monkeypatch):
+    open_outbox = cli_queue._open_outbox
+
+    def open_late(*arguments):
+        executor = open_outbox(*arguments)
+        eventually(lambda: not executor.pending(None))
+        return executor
+
+    monkeypatch.setattr(cli_queue, "_open_outbox", open_late)
+    with Memory(fresh_name(), url=between.url) as memory:
+        between.mode = 503
+        memory.append("l", 1)
+        with between_attempts(memory):
+            between.mode = "pass"
+            monkeypatch.setattr(sender_module, "_senders", {})  # those of another process
+            assert main(["flush", "--url", between.url]) == 0
+    assert "sending 1 write to" in (told := capsys.readouterr()).err
+    assert "1 write sent to" in told.out

@@ -209,12 +209,12 @@ def _database_name(url: str) -> str:
 def _flush(location: str, api_key: str | None, arguments: argparse.Namespace, report: Report) -> int:
     """Send what is queued for a target; returns the exit code, after printing why some of it was not sent."""
     try:
+        queued = _count_sendable(_target(location, api_key), arguments)  # before the outbox is opened, which sends
         with contextlib.closing(_open_outbox(location, api_key)) as executor:
             if arguments.other_keys:
                 executor.take_over_other_keys()
             if arguments.refused:
                 executor.retry_refused()
-            queued = sum(not write.refused for write in executor.pending(None))
             if queued:
                 note(f"sending {pluralize(queued, 'write')} to {executor.location}, for up to {arguments.timeout:g} s")
             executor.flush(None, arguments.timeout)
@@ -242,6 +242,14 @@ def _settings_for(location: str, api_key: str | None) -> Settings:
         # The queue has no password: one may be in ~/.pgpass.
         return settings._replace(url=None, store=known.get(location, location))
     return memory_settings(path=location)._replace(url=None, store=None)
+
+
+def _count_sendable(target: Target, arguments: argparse.Namespace) -> int:
+    """How many queued writes a flush is to send to a target."""
+    with open_queue() as file:
+        summaries = file.summaries(location=target.location)
+    chosen = [each for each in summaries if arguments.other_keys or each.target == target]
+    return sum(each.writes for each in chosen if arguments.refused or not each.is_refused)
 
 
 def _count_unsent(location: str) -> int:

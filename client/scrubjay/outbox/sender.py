@@ -48,8 +48,8 @@ PAGE_WRITES = 20
 SEND_LOCK_SECONDS = 0.05
 """How long a call waits while another thread sends: it slows a caller that writes faster than the target accepts."""
 SILENCE_SECONDS = 0.5
-"""An attempt that fails after more than this holds for as long again: else each of many calls would wait as long, one
-after the other. One that fails sooner, because nothing listens, is repeated by each call, which notices a restart."""
+"""If an attempt fails after more than this, no call tries the target again for the same time: many calls would wait for
+it one after the other. After a faster failure, because nothing listens, each call tries, and so notices a restart."""
 EXIT_SECONDS = 5.0
 """How long the end of a process waits while the target takes its queued writes, some hundreds a second: else programs
 that run for a moment would hardly send any, and a container that is thrown away would lose them."""
@@ -71,6 +71,8 @@ class Pause(NamedTuple):
     until: float
     seconds: float
     error: ScrubjayError
+    silent_until: float = 0.0
+    """Until when no call tries the target itself, because it was silent."""
 
 
 class Sender(ForkSafe):
@@ -90,13 +92,13 @@ class Sender(ForkSafe):
         self._sending = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pauses: dict[str | None, Pause] = {}  # by namespace; None is the target itself
-        self._silent_until = 0.0
-        """Until when a call does not try a silent target itself."""
         self._is_ending = False
         self._has_queued = self._has_warned = False
         """Whether this process has queued a write that may be unsent, and whether it has logged why."""
         self.of_other_keys: dict[str, int] = {}
         """How many writes of a namespace are queued under other api keys, until that was logged."""
+        self._announced: set[str] = set()
+        """The namespaces for which it was logged."""
         self._unrecorded: dict[int, Callable[[], None]] = {}
         """Writes that the target has answered, by id, and the change of the file that failed: the disk may be full.
 
@@ -137,12 +139,13 @@ class Sender(ForkSafe):
             return
         with self._changed:
             self.unsent |= self._file.namespaces()
-            self.of_other_keys = self._file.of_other_keys()
+            others = self._file.of_other_keys()
+            self.of_other_keys = {name: count for name, count in others.items() if name not in self._announced}
             if self.unsent:
                 self._start()
             else:
                 self._file.close()
-                if not self.of_other_keys:
+                if not others:
                     _empty_files[self._file_key] = self._file.fingerprint()
 
     @property
@@ -169,6 +172,7 @@ class Sender(ForkSafe):
     def warn_of_other_keys(self, namespace: str) -> None:
         """Log, once for each namespace, that writes to it are queued under other api keys."""
         count = self.of_other_keys.pop(namespace, 0)
+        self._announced.add(namespace)
         if count:
             log.warning(
                 "%s to %r made with another api key: queued in %s, not sent with this one, and not read."
@@ -226,6 +230,11 @@ class Sender(ForkSafe):
         return None in self._pauses
 
     @property
+    def _is_silent(self) -> bool:
+        pause = self._pauses.get(None)
+        return pause is not None and time.monotonic() < pause.silent_until
+
+    @property
     def is_backing_off(self) -> bool:
         """True while the next attempt to reach the target is not due, or is under way in another thread."""
         return None in self._pauses and (self._sending.locked() or not self._is_due(None))
@@ -272,7 +281,7 @@ class Sender(ForkSafe):
         if not self._sending.acquire(timeout=executor.timeout):
             raise self._not_sent_before(namespace)
         try:
-            if time.monotonic() >= self._silent_until:
+            if not self._is_silent:
                 while self._send_page(namespace, executor, ignore_back_off=True):
                     pass
             queued = self.queued(namespace)
@@ -317,12 +326,13 @@ class Sender(ForkSafe):
     def finish(self, seconds: float) -> None:
         """Wait while writes are being sent, but no longer than so many seconds; then send nothing more."""
         with self._changed:
+            thread = self._thread
+            if thread is None or not thread.is_alive():  # as in a child that was forked while writes were queued
+                return
             self._changed.wait_for(lambda: all(map(self._pause_of, self.unsent)), max(seconds, 0.0))
             self._is_ending = True
             self._changed.notify_all()
-            thread = self._thread
-        if thread is not None:
-            thread.join(SEND_LOCK_SECONDS)
+        thread.join(SEND_LOCK_SECONDS)
 
     def _start(self) -> None:
         """Start the thread unless it runs; it ends when nothing is queued, and with the process."""
@@ -330,8 +340,12 @@ class Sender(ForkSafe):
         if self._is_ending:
             return
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._work, name="scrubjay-outbox", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="scrubjay-outbox", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter ends: another process will send what is queued
+                return
+            self._thread = thread
         self._changed.notify_all()
 
     def _work(self) -> None:
@@ -386,9 +400,7 @@ class Sender(ForkSafe):
             pass
         except _TEMPORARY as error:
             with self._changed:
-                seconds = time.monotonic() - started
-                self._silent_until = time.monotonic() + seconds if seconds >= SILENCE_SECONDS else 0.0
-                self._pause(namespace, error)
+                self._pause(namespace, error, time.monotonic() - started)
                 self._warn(error)
                 self._changed.notify_all()
             with contextlib.suppress(QueueUnavailable):  # the reason in the file stays an older one
@@ -401,7 +413,6 @@ class Sender(ForkSafe):
             return True
         self._record(write, partial(self._file.remove, write.id))
         with self._changed:
-            self._silent_until = 0.0
             self._pauses.pop(None, None)
             self._pauses.pop(namespace, None)
         return True
@@ -460,18 +471,20 @@ class Sender(ForkSafe):
 
     # ------------------------------------------------------------ pauses
 
-    def _pause(self, namespace: str | None, error: ScrubjayError) -> None:
+    def _pause(self, namespace: str | None, error: ScrubjayError, tried_seconds: float = 0.0) -> None:
         is_unreachable = isinstance(error, Unavailable) and error.status in _UNREACHABLE
         subject = None if is_unreachable else namespace
         if not is_unreachable:  # the target answered
             self._pauses.pop(None, None)
         before, now = self._pauses.get(subject), time.monotonic()
+        silent_until = now + tried_seconds if is_unreachable and tried_seconds >= SILENCE_SECONDS else 0.0
         if before and now < before.until:  # another thread failed at the same time
+            self._pauses[subject] = before._replace(silent_until=max(silent_until, before.silent_until))
             return
         seconds = min(before.seconds * 2, MAX_RETRY_SECONDS) if before else FIRST_RETRY_SECONDS
         if not isinstance(error, Unavailable):
             seconds = min(getattr(error, "retry_after", None) or MAX_RETRY_SECONDS, MAX_REFUSAL_SECONDS)
-        self._pauses[subject] = Pause(now + seconds, seconds, error)
+        self._pauses[subject] = Pause(now + seconds, seconds, error, silent_until)
 
     def _pause_all(self, namespaces: Sequence[str], error: ScrubjayError) -> None:
         until = time.monotonic() + MAX_RETRY_SECONDS
