@@ -16,7 +16,8 @@ from scrubjay.errors import InvalidInput
 
 
 def plain(value: Any) -> Any:
-    """A value that Memory stores: models as objects, enums as their value, dates, ids and paths as text, sets as lists.
+    """A value that Memory stores: models as objects, enums as their value, dates, ids and paths as text, sets as lists,
+    bytes as an object with the field "base64".
 
     What is none of these stays as it is, and Memory raises InvalidInput with its path.
     """
@@ -33,7 +34,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, UUID | PurePath):
         return str(value)
     if isinstance(value, bytes | bytearray):
-        return encode_bytes(bytes(value))
+        return {"base64": base64.b64encode(value).decode()}
     if hasattr(value, "model_dump"):
         return plain(value.model_dump(mode="json"))
     return str(value) if isinstance(value, str) else value  # a subclass of str
@@ -42,15 +43,6 @@ def plain(value: Any) -> Any:
 def _name(name: Any) -> Any:
     """The name of a field: frameworks use enums and ids; what else is not text is refused by Memory."""
     return str(plain(name)) if isinstance(name, Enum | UUID | str) else name
-
-
-def encode_bytes(data: bytes) -> dict[str, str]:
-    """Bytes as a JSON object, which `decode_bytes` reads."""
-    return {"base64": base64.b64encode(data).decode()}
-
-
-def decode_bytes(value: Mapping[str, str]) -> bytes:
-    return base64.b64decode(value["base64"])
 
 
 def session_name(name: str) -> str:

@@ -302,14 +302,14 @@ def _check_item(row: dict[str, Any], cipher: Cipher) -> None:
         raise InvalidInput("it is neither a value nor a list")
     if row["length"] is not None:
         check_count("length", row["length"])
-    elif _check_json(_decrypted(row, "value", cipher)) + byte_size(row["key"]) != row["bytes"]:
+    elif _check_json(_read_value(row, cipher)) + byte_size(row["key"]) != row["bytes"]:
         raise InvalidInput("it has another size than its row says")
 
 
 def _check_entry(row: dict[str, Any], cipher: Cipher) -> None:
     _check_key(row)
     check_count("position", row["position"])
-    _check_json(_decrypted(row, "value", cipher))
+    _check_json(_read_value(row, cipher))
 
 
 def _check_note(row: dict[str, Any], _cipher: Cipher) -> None:
@@ -339,11 +339,11 @@ def _check_api_key(row: dict[str, Any], _cipher: Cipher) -> None:
         raise InvalidInput("it is not an api key")
 
 
-def _decrypted(row: dict[str, Any], column: str, cipher: Cipher) -> str:
-    """A text that may be encrypted."""
-    if isinstance(row[column], bytes) is (cipher is NO_ENCRYPTION):
+def _read_value(row: dict[str, Any], cipher: Cipher) -> str:
+    """The JSON text of a value, which may be encrypted."""
+    if isinstance(row["value"], bytes) is (cipher is NO_ENCRYPTION):
         raise InvalidInput("it is encrypted in a file that is not, or the other way round")
-    return cipher.decrypt(row[column], item_associated_data(row["namespace"], row["key"]))
+    return cipher.decrypt(row["value"], item_associated_data(row["namespace"], row["key"]))
 
 
 def _check_key(row: dict[str, Any]) -> None:
