@@ -302,16 +302,7 @@ class Usage(NamedTuple):
         return max(self.max_bytes - self.bytes, 0) if self.max_bytes else None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "namespace": self.namespace,
-            "keys": self.keys,
-            "notes": self.notes,
-            "bytes": self.bytes,
-            "max_bytes": self.max_bytes,
-            "writes_today": self.writes_today,
-            "writes_per_day": self.writes_per_day,
-            "resets_at": iso(self.resets_at),
-        }
+        return {**self._asdict(), "resets_at": iso(self.resets_at)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Usage:

@@ -12,8 +12,8 @@ from scrubjay.store.encryption import Cipher
 from scrubjay.store.key_usage import KeyUsage, counted_today, open_key, seconds_left
 from scrubjay.store.operation import DAY_MS, READ, WRITE, Context, Quota, Statements, operation
 
-_COUNTERS = 5
-"""Columns of an item in front of those of its namespace, in the row that `open_with_item` reads."""
+_ITEM_COLUMNS = 5
+"""Columns of the item that come before those of its namespace in the row that `open_with_item` reads."""
 _UNUSED = (0, 0, 0, 0, 0, None, None, 0, "")
 """The row of a namespace that does not exist yet."""
 IN_NAMESPACE = "namespace_id = (SELECT id FROM namespaces WHERE namespace = ?)"
@@ -227,10 +227,10 @@ def open_with_item(
     """
     rows = yield "open_namespace", (key, namespace)
     row = rows[0] if rows else None
-    usage = NamespaceUsage(context, namespace, row[_COUNTERS:] if row else _UNUSED)
+    usage = NamespaceUsage(context, namespace, row[_ITEM_COLUMNS:] if row else _UNUSED)
     if usage.owner_id or context.actor.key_id:
         yield from usage.open_keys()
-    return usage, None if row is None or row[0] is None else row[:_COUNTERS]
+    return usage, None if row is None or row[0] is None else row[:_ITEM_COLUMNS]
 
 
 def open_namespace(context: Context, namespace: str) -> Statements[NamespaceUsage]:
