@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scrubjay.errors import Conflict, NotFound, repr_short
 from scrubjay.exact_json import decode, encode
 from scrubjay.models import Note, to_time
-from scrubjay.recall.query import MAX_QUERY_CHARS, analyze, split_passages, widen
+from scrubjay.recall.query import MAX_QUERY_CHARS, QueryTerms, analyze, split_passages, widen
 from scrubjay.recall.ranking import (
     MAX_NEAREST,
     MIN_COSINE,
@@ -322,11 +322,8 @@ def recall(
     `nearest` is what the semantic index found: ids of notes with the cosine of their vector to the query's.
     """
     filters = _only_current(_filters(context, query.type, query.tags, query.session, query.at), query.at)
-    now = query.at or to_time(context.now)
-    passages = [analyze(text, now) for text in split_passages(query.query)]
-    if not nearest:  # a model knows which words are related: they would count twice
-        passages = list(map(widen, passages))
-    terms = yield from weigh_terms(context.cipher, namespace, passages)
+    # A model knows which words are related: they would count twice.
+    terms = yield from _weigh_query(context, namespace, query, is_widened=not nearest)
     search = Candidates(namespace, query, terms, filters)
     best = yield from search.find()
     best += (yield from _nearest_allowed(namespace, query, nearest, filters)) if nearest else []
@@ -345,17 +342,30 @@ def recall(
     ranked = [each for each in limit_scores(ranked, is_fused=bool(cosines)) if each.score >= query.threshold]
     if query.ranking == "confidence":
         ranked = rank_by_confidence(ranked, candidates, context.now)
-    scores = dict(ranked[: query.limit])
-    rows = yield SlowQuery(_READ_NUMBERS, (json.dumps(list(scores)),))
-    found = [Row.read(context.cipher, namespace, row) for row in rows]
-    notes = {row.number: row.to_note(round(scores[row.number], 6)) for row in found}
+    notes = yield from _read_scored(context, namespace, dict(ranked[: query.limit]))
     if query.explain:
         confident_at = context.now if query.ranking == "confidence" else None
         for each in candidates:
             if each.id in notes:
                 explanation = explain(each, evidence, lexical.get(each.id, 0.0), cosines, fused[each.id], confident_at)
                 notes[each.id] = notes[each.id]._replace(explanation=explanation)
-    return [notes[number] for number in scores if number in notes]
+    return list(notes.values())
+
+
+def _weigh_query(context: Context, namespace: str, query: RecallQuery, *, is_widened: bool) -> Statements[QueryTerms]:
+    """The terms of a query with their weights; if it is widened, those of related words as well."""
+    now = query.at or to_time(context.now)
+    passages = [analyze(text, now) for text in split_passages(query.query)]
+    if is_widened:
+        passages = list(map(widen, passages))
+    return (yield from weigh_terms(context.cipher, namespace, passages))
+
+
+def _read_scored(context: Context, namespace: str, scores: Mapping[int, float]) -> Statements[dict[int, Note]]:
+    """The notes that have these numbers, in their order and with their scores."""
+    rows = yield SlowQuery(_READ_NUMBERS, (json.dumps(list(scores)),))
+    found = {row.number: row for row in (Row.read(context.cipher, namespace, row) for row in rows)}
+    return {number: found[number].to_note(round(score, 6)) for number, score in scores.items() if number in found}
 
 
 def _nearest_allowed(
@@ -396,17 +406,10 @@ def _insert(context: Context, usage: NamespaceUsage, note: NewNote) -> Statement
     row = Row(
         # Ids grow with time, and the id of a deleted note is not given to another.
         id=max(last + 1, context.now * 1000 + int.from_bytes(os.urandom(2)) % 1000),
-        content=note.content,
-        type=note.type or note.default_type,
-        tags=note.tags or (),
-        session=note.session,
-        metadata=decode(encode(note.metadata or {})),
-        pinned=int(note.pinned),
         times=1,
         created_at=context.now,
-        updated_at=context.now,
-        expires_at=_expiry(context, note.ttl, note.pinned),
         own_id=note.id,
+        **_fields_of(context, note),
     ).measured()
     yield from charge(usage, writes=1, notes=1, size=row.bytes)
     terms = yield from _insert_row(context, usage, row)
@@ -460,16 +463,7 @@ def _replace(context: Context, usage: NamespaceUsage, note: NewNote, found: Row)
     """All fields of `found` are replaced, but its ids and the time at which it was created."""
     is_same = note.content == found.content
     row = found._replace(
-        content=note.content,
-        type=note.type or note.default_type,
-        tags=note.tags or (),
-        session=note.session,
-        metadata=decode(encode(note.metadata or {})),
-        pinned=int(note.pinned),
-        times=found.times + 1 if is_same else 1,
-        updated_at=context.now,
-        expires_at=_expiry(context, note.ttl, note.pinned),
-        superseded_by=None,
+        times=found.times + 1 if is_same else 1, superseded_by=None, **_fields_of(context, note)
     ).measured()
     twins = yield "find_note_number", (usage.namespace, row.digest(context.cipher))
     if any(twin != row.id for (twin,) in twins):
@@ -546,6 +540,20 @@ def _find_numbers(cipher: Cipher, namespace: str, note_id: str) -> Statements[li
         return []
     rows = yield "find_note_number", (namespace, own_id_digest(cipher, note_id))
     return [number for (number,) in rows] or _ids(note_id)
+
+
+def _fields_of(context: Context, note: NewNote) -> dict[str, Any]:
+    """The fields of a row that a note which is stored now determines."""
+    return {
+        "content": note.content,
+        "type": note.type or note.default_type,
+        "tags": note.tags or (),
+        "session": note.session,
+        "metadata": decode(encode(note.metadata or {})),
+        "pinned": int(note.pinned),
+        "updated_at": context.now,
+        "expires_at": _expiry(context, note.ttl, note.pinned),
+    }
 
 
 def _ids(text: str) -> list[int]:
