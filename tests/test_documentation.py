@@ -28,7 +28,7 @@ from scrubjay.cli.series import RETRY_SECONDS
 from scrubjay.commands import VERBS
 from scrubjay.conversations import LEARNED, MAX_SESSION_BYTES
 from scrubjay.exact_json import MAX_DEPTH, MAX_READ_BYTES, MAX_WRITE_BYTES, MAX_WRITE_ROWS
-from scrubjay.memory import UNATTENDED_SECONDS
+from scrubjay.opening import UNATTENDED_SECONDS
 from scrubjay.outbox.executor import _OVERLAID
 from scrubjay.outbox.sender import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
 from scrubjay.recall.documents import MAX_SCORED_CHARS

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from os import PathLike, fspath
+from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,14 +26,13 @@ from scrubjay.calls import (
     update_call,
 )
 from scrubjay.commands import MISSING, Command, Verb
-from scrubjay.errors import Conflict, InvalidInput, NotFound, Unavailable, repr_short
+from scrubjay.errors import Conflict, InvalidInput, NotFound, Unavailable
 from scrubjay.exact_json import check_read
 from scrubjay.executor import Executor
 from scrubjay.filters import encode_filter
-from scrubjay.local import LocalExecutor
 from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
+from scrubjay.opening import open_executor, resolve_arguments
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
-from scrubjay.settings import Settings, is_database, memory_settings
 from scrubjay.transaction import Transaction
 from scrubjay.validation import (
     MAX_COUNT,
@@ -866,101 +865,9 @@ class _ClosedExecutor(Executor):
         self.run(None)
 
 
-_NEVER_EMPTY = {"url", "path", "secret", "outbox"}
-"""Arguments that would silently mean another place, or no encryption, if an empty text counted as left out."""
-
-
-def resolve_arguments(**arguments: Any) -> Settings:
-    """The settings of a Memory with these arguments."""
-    for name in ("url", "path", "durability", "api_key", "secret", "outbox", "embedder"):
-        value = arguments.get(name)
-        if value is not None and not isinstance(value, str | PathLike):
-            raise InvalidInput(f"{name} is text, not {repr_short(value)}")
-        if name in _NEVER_EMPTY and isinstance(value, str) and not value.strip():
-            raise InvalidInput(f"{name} is empty, perhaps because a variable is not set; leave it out or set it")
-    if arguments.get("timeout") is not None:
-        check_seconds("timeout", arguments["timeout"])
-    if arguments.get("url") is not None and arguments.get("path") is not None:
-        raise InvalidInput("give url= for a server or a database, or path= for a file, not both")
-    settings = memory_settings(**arguments)
-    is_path = arguments.get("path") is not None  # an argument wins over both variables
-    url, store = (None, None) if is_path else (settings.url, settings.store)
-    return settings._replace(
-        url=None if is_database(url) else url,
-        store=url if is_database(url) else None if url else store,
-        path=fspath(settings.path),
-        outbox=fspath(settings.outbox),
-    )
-
-
-def open_executor(settings: Settings, *, strict: bool = True, unattended: bool = False) -> Executor:
-    """The executor for the server if there is a URL, else for the file.
-
-    :param strict: without a queue: what the server cannot take now raises Unavailable.
-    :param unattended: with a queue, also in front of the file; see OutboxExecutor.
-    """
-    if not settings.url and not unattended:
-        return LocalExecutor(settings)
-    open_inner = partial(_open_inner, settings, unattended)
-    if strict:
-        return open_inner()
-    from scrubjay.outbox.executor import OutboxExecutor  # noqa: PLC0415 - `import scrubjay` stays light
-
-    return OutboxExecutor(open_inner, settings.outbox, _credentials(settings), unattended=unattended)
-
-
-def _credentials(settings: Settings) -> str | None:
-    """What identifies the caller to the server: queued writes are sent with the same credentials only."""
-    if not settings.url:
-        return None
-    from scrubjay.transport import split_credentials  # noqa: PLC0415
-
-    return settings.api_key or split_credentials(settings.url)[1]
-
-
-UNATTENDED_SECONDS = 1.0
-"""Seconds that an unattended caller waits for the server or for another process's lock; then the write is queued."""
-
-
-def _open_inner(settings: Settings, unattended: bool) -> Executor:
-    if not settings.url:
-        return LocalExecutor(settings, UNATTENDED_SECONDS)
-    from scrubjay.fencing import FencedExecutor  # noqa: PLC0415
-    from scrubjay.http import HttpExecutor  # noqa: PLC0415
-
-    if unattended:
-        settings = settings._replace(timeout=min(settings.timeout, UNATTENDED_SECONDS))
-    return FencedExecutor(HttpExecutor(settings))
-
-
 def memory_on(executor: Executor, namespace: str) -> Memory:
     """A Memory that runs its commands on this executor."""
     memory = Memory.__new__(Memory)
     memory.namespace = check_namespace(namespace)
     memory._arguments, memory._executor = {}, executor  # noqa: SLF001
     return memory
-
-
-def unattended_copy(memory: Memory) -> Memory:
-    """Another handle on the same namespace, for an adapter; see `unattended` of OutboxExecutor."""
-    return memory_on(open_executor(memory._settings, strict=False, unattended=True), memory.namespace)  # noqa: SLF001
-
-
-def queued_copy(copy: Memory) -> Memory:
-    """A handle that reads what is queued on this machine for the namespace of an unattended copy, and nothing else."""
-    return memory_on(copy._executor.queued_alone(), copy.namespace)  # type: ignore[attr-defined]  # noqa: SLF001
-
-
-def check_access(copy: Memory) -> bool:
-    """Raise Unauthenticated or Forbidden if the api key of an unattended copy may not write to its namespace.
-
-    An adapter calls it once, while its user is still there to see the error. Returns False, and nothing happens, while
-    the server is unreachable.
-    """
-    was_asked: bool = copy._executor.check_access(copy.namespace)  # type: ignore[attr-defined]  # noqa: SLF001
-    return was_asked
-
-
-def is_strict(memory: Memory) -> bool:
-    """Whether a Memory was opened with `strict=True`."""
-    return bool(memory._arguments["strict"])  # noqa: SLF001

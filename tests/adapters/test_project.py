@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from scrubjay.adapters._names import default_namespace
 from scrubjay.adapters._project import program_folder, project_name
-from scrubjay.adapters._sessions import default_namespace
 
-SHOW = "from scrubjay.adapters._sessions import default_namespace; print(default_namespace('autogen', 'assistant'))"
+SHOW = "from scrubjay.adapters._names import default_namespace; print(default_namespace('autogen', 'assistant'))"
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from harness import serving
 from scrubjay import InvalidInput, Memory, Unavailable
 from scrubjay.adapters import _records
+from scrubjay.adapters._names import join_names, namespace_of, quote_name
 from scrubjay.adapters._records import Elsewhere, GroupMessages, SavedMessages
-from scrubjay.adapters._sessions import Session, State, join_names, namespace_of, quote_name
+from scrubjay.adapters._sessions import Session
+from scrubjay.adapters._state import State
 from scrubjay.adapters._tools import UNREACHABLE, memory_tools
 from scrubjay.conversations import MESSAGES, new_id, time_of
 from scrubjay.validation import check_key, check_namespace

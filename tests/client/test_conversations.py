@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from harness import serving
 from scrubjay import AsyncMemory, Conflict, InvalidInput, Memory
+from scrubjay.adapters._copies import unattended_copy
 from scrubjay.conversations import IDS, entry, is_message, new_id, session_key, split_key, time_of, to_message
-from scrubjay.memory import unattended_copy
 
 CALL = {"id": "c1", "name": "weather", "arguments": {"city": "Paris"}}
 RESULT = {"id": "c1", "name": "weather", "content": "21 °C"}

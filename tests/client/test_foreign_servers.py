@@ -12,9 +12,10 @@ import requests
 
 from harness import fresh_name
 from scrubjay import Memory, OutcomeUnknown, ScrubjayError, Unavailable, commands
+from scrubjay.adapters._copies import unattended_copy
 from scrubjay.cli import main
 from scrubjay.http import HttpExecutor
-from scrubjay.memory import open_executor, unattended_copy
+from scrubjay.opening import open_executor
 from scrubjay.outbox import sender
 from scrubjay.settings import memory_settings
 

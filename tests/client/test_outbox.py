@@ -30,11 +30,11 @@ from hypothesis import strategies as st
 
 from harness import DAY, Server, clean_environment, eventually, free_port, fresh_name, serving
 from scrubjay import AsyncMemory, Conflict, Forbidden, InvalidInput, Memory, QuotaExceeded, Unauthenticated, Unavailable
+from scrubjay.adapters._copies import unattended_copy
 from scrubjay.cli import main
 from scrubjay.cli import queue as cli_queue
 from scrubjay.commands import SET
 from scrubjay.http import HttpExecutor
-from scrubjay.memory import unattended_copy
 from scrubjay.outbox import queue
 from scrubjay.outbox import sender as sender_module
 from scrubjay.outbox.queue import QueueFile, Target
@@ -502,7 +502,7 @@ def test_an_agents_messages_can_wait_for_a_quota_too(tmp_path):
 SAYS_WHY = """
 import logging, sys, time
 from scrubjay import Memory
-from scrubjay.memory import unattended_copy
+from scrubjay.adapters._copies import unattended_copy
 said = []
 handler = logging.Handler()
 handler.emit = lambda record: said.append(record.getMessage())

@@ -10,7 +10,7 @@ import pytest
 import scrubjay_command
 from harness import clean_environment
 from scrubjay import InvalidInput, Memory, Unavailable
-from scrubjay.memory import resolve_arguments
+from scrubjay.opening import resolve_arguments
 from scrubjay.settings import SETTINGS, parse_size, resolve
 
 

@@ -9,77 +9,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import marshal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from hashlib import blake2b, sha256
 from typing import Any, TypeVar
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet
 
-from scrubjay.adapters._project import project_name
+from scrubjay.adapters._copies import copies, queued_copy
 from scrubjay.commands import Command
-from scrubjay.conversations import STATE, is_reserved, session_prefix, split_key
-from scrubjay.errors import Conflict, Forbidden, InvalidInput, ScrubjayError, Unauthenticated, Unavailable, repr_short
-from scrubjay.exact_json import decode, encode
+from scrubjay.conversations import is_reserved, session_prefix, split_key
+from scrubjay.errors import Conflict, InvalidInput, ScrubjayError, Unavailable
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.learning import background
-from scrubjay.memory import Memory, check_access, is_strict, queued_copy, unattended_copy
+from scrubjay.memory import Memory
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
 from scrubjay.transaction import Transaction
-from scrubjay.validation import MAX_MESSAGES_PAGE, MAX_NAMESPACE_CHARS, MAX_RECALL, check_key
+from scrubjay.validation import MAX_MESSAGES_PAGE, MAX_RECALL
 
-MAX_NAME_BYTES = 120
-"""Bytes of an agent's name in a key, which may have two of them and a session's."""
 _NOTES = 8
 """Notes that are put into a prompt, if they fit."""
-
-_UNSAVED = b"unsaved"
-"""In place of the fingerprint of a value that is not saved; no fingerprint is that short."""
 
 T = TypeVar("T")
 
 log = logging.getLogger("scrubjay")
 
 
-class _Copies:
-    """The unattended copies of this process: all agents on a namespace share one, and so its connections."""
-
-    def __init__(self) -> None:
-        self._open: WeakValueDictionary[tuple[Any, ...], Memory] = WeakValueDictionary()
-        self._accepted: set[int] = set()
-        """Hashes of the keys of memories that have accepted writes in this process."""
-        self._lock = threading.Lock()
-
-    def copy_of(self, memory: Memory) -> Memory:
-        """The copy of a memory; raises Unauthenticated or Forbidden if its api key may not write there.
-
-        A program that makes its agents for each request goes on when the key is revoked: its messages are queued.
-        """
-        key = (memory.namespace, memory.location, memory._settings)
-        with self._lock:
-            copy = self._open.get(key)
-            if copy is None:
-                copy = unattended_copy(memory)
-                self._check_access(copy, hash(key))
-                self._open[key] = copy
-            return copy
-
-    def _check_access(self, copy: Memory, key: int) -> None:
-        try:
-            if check_access(copy):
-                self._accepted.add(key)
-        except (Unauthenticated, Forbidden) as error:
-            if key not in self._accepted:
-                raise
-            log.error(  # noqa: TRY400 - the message has the cause
-                "%r no longer accepts the api key: %s. Messages are queued on this machine until it does", copy, error
-            )
-
-
-_copies = _Copies()
 _unreadable: WeakSet[Memory] = WeakSet()
 """Memories that could not be read last time: one error is logged for each."""
 
@@ -138,8 +94,8 @@ class Session:
         self._prefix = session_prefix(name)
         self.memory = memory
         self.name = name
-        self.is_strict = is_strict(memory)
-        self._memory = _copies.copy_of(memory)
+        self.is_strict: bool = memory._arguments["strict"]
+        self._memory = copies.copy_of(memory)
         self._unsaved: deque[Batch] = deque()  # whose methods are atomic
         self._lock = threading.Lock()
         self._saving: list[Future[None]] = []
@@ -398,270 +354,3 @@ def saving(owner: Session) -> Iterator[Callable[[Session], Writes]]:
     parts[0][0].save_now(parts[0][1])
     for future in futures:
         future.result()
-
-
-class State(MutableMapping[str, Any]):
-    """An agent's values by name, such as preferences and counts. An assigned value is saved at once:
-
-        agent.state["preferences"] = {"language": "Python"}
-
-    A change inside a value, as by `agent.state["seen"].append(1)`, is saved with the agent's next message, or by
-    `agent.state.save()`. While the memory cannot be read, the stored values are missing, but for those that are queued,
-    and new values are stored beside them. When the memory can be read, here or in a later process, a value that was
-    stored before stays, and a warning says which new values were dropped for that.
-    """
-
-    __slots__ = ("_beside", "_owner", "_prefix", "_queued", "_saved", "_session", "_values", "is_complete")
-
-    def __init__(self, session: Session, owner: str) -> None:
-        self._session = session
-        self._owner = f"{STATE}{quote_name(owner)}"
-        self._prefix = f"{self._owner}:"
-        self._beside = f"{self._owner}%offline:"  # which no other owner has: a quoted name has no such %
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget the values that were read; the next access reads them again."""
-        self._values: dict[str, Any] = {}
-        self._saved: dict[str, bytes] = {}
-        """Fingerprints, as saved, of values that others hold and may change."""
-        self.is_complete = False
-        """Whether the stored values could be read; else these are the ones that are queued, and new ones."""
-        self._queued: set[str] | None = None
-        """Names of values that are queued, and so known, while the stored ones cannot be read; None before that."""
-
-    @property
-    def _is_blind(self) -> bool:
-        """Whether the stored values could not be read so far."""
-        return self._queued is not None and not self.is_complete
-
-    def _known(self) -> dict[str, Any]:
-        """The values; read now if they were not read so far."""
-        if not self.is_complete:
-            found = self._read(self._session)
-            if found is not None:
-                self._complete(*found)
-            elif self._queued is None:
-                queued, beside = self._read(self._session.queued()) or ({}, {})
-                self._queued = set(queued)
-                self._values = beside | queued
-        return self._values
-
-    def _read(self, session: Session) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The values in a session, and those that are stored beside them; None when it cannot be read."""
-        names = session.names(self._owner)
-        if names is None:
-            return None
-        own = [name for name in names if name.startswith((self._prefix, self._beside))]
-        found = session.get_many(*own) if own else {}
-        if found is None:
-            return None
-        values, beside = (
-            {name.removeprefix(start): value for name, value in found.items() if name.startswith(start)}
-            for start in (self._prefix, self._beside)
-        )
-        return values, beside
-
-    def _complete(self, stored: dict[str, Any], beside: dict[str, Any]) -> None:
-        """Take over the stored values, and those that were assigned meanwhile under names that have none."""
-        known = self._queued or set()
-        new = beside | {name: value for name, value in self._values.items() if name not in known}
-        changed = {name: value for name, value in self._values.items() if name in known and self._is_changed(name)}
-        own = self._values | new
-        equal = {name: own[name] for name in own.keys() & stored if fingerprint(own[name]) == fingerprint(stored[name])}
-        dropped = (new.keys() & stored) - equal.keys()
-        self._values = stored | equal | changed
-        self._saved = {name: self._saved[name] for name in changed}
-        self._watch(equal)
-        self.is_complete = True
-        if new:
-            with self._session.transaction() as t:
-                for name in new.keys() - stored.keys():
-                    self._put_or_log(t, name, new[name])
-                for name in beside:
-                    t.delete(self._session.key(self._beside + name))
-        if dropped:
-            log.warning(
-                "%r: the stored values of %s stay; what was assigned to them while they could not be read is dropped",
-                self._session.memory,
-                ", ".join(repr(self._session.key(self._prefix + name)) for name in sorted(dropped)),
-            )  # fmt: skip
-
-    def __getitem__(self, name: str) -> Any:
-        value = self._known()[name]
-        self._watch({name: value})
-        return value
-
-    def copy(self) -> dict[str, Any]:
-        """The values, in a dict of their own."""
-        values = dict(self._known())
-        self._watch(values)
-        return values
-
-    def _watch(self, values: dict[str, Any]) -> None:
-        """Note what values are before others hold them, and may change them."""
-        for name, value in values.items():
-            if isinstance(value, dict | list) and name not in self._saved:
-                self._saved[name] = fingerprint(value)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._check(name, value)
-        self.hold({name: value})
-        was_blind = self._is_blind
-        if self._known().get(name) is value or not (was_blind and self.is_complete):
-            with self._session.transaction() as t:
-                self._put(t, name, value)
-
-    def assign(self, values: Mapping[str, Any]) -> None:
-        """Have exactly these values, and save them.
-
-        :raises InvalidInput: if JSON cannot represent one of them; then nothing is changed.
-        """
-        new = dict(values)
-        for name, value in new.items():
-            self._check(name, value)
-        with self._session.transaction() as t:
-            self.replace(t, new)
-
-    def _check(self, name: Any, value: Any) -> None:
-        """Raise InvalidInput for what cannot be saved."""
-        if not isinstance(name, str):
-            raise InvalidInput(f"the names of state are text, not {repr_short(name)}")
-        check_key(self._session.key(self._beside + name))
-        encode(value)
-
-    def _key(self, name: str) -> str:
-        """The key of a value: beside the stored ones if there may be one of that name that is not known."""
-        is_known = not self._is_blind or name in (self._queued or ())
-        return self._session.key((self._prefix if is_known else self._beside) + name)
-
-    def _put(self, t: Transaction, name: str, value: Any) -> None:
-        t.set(check_key(self._key(name)), decode(encode(value)))
-        self._values[name], self._saved[name] = value, fingerprint(value)
-
-    def _put_or_log(self, t: Transaction, name: str, value: Any) -> None:
-        try:
-            self._put(t, name, value)
-        except (ScrubjayError, RuntimeError) as error:  # the latter when another thread changes it just now
-            self._values[name], self._saved[name] = value, fingerprint(value)
-            log.error("state[%r] of %r is not saved: %s", name, self._session.memory, error)  # noqa: TRY400
-
-    def __delitem__(self, name: str) -> None:
-        del self._known()[name]
-        self._saved.pop(name, None)
-        with self._session.transaction() as t:
-            t.delete(self._key(name))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known())
-
-    def __len__(self) -> int:
-        return len(self._known())
-
-    def __repr__(self) -> str:
-        return f"State({self._known()!r})"
-
-    def hold(self, values: Mapping[str, Any]) -> None:
-        """Take over values of the program's, unsaved, if the stored ones could not be read so far."""
-        for name, value in values.items() if self._is_blind else ():
-            if fingerprint(value) != self._saved.get(name):
-                self._values[name], self._saved[name] = value, _UNSAVED
-
-    def save(self) -> None:
-        """Save what has been changed inside a value."""
-        with self._session.transaction() as t:
-            self.save_changes(t)
-
-    def save_changes(self, t: Transaction) -> None:
-        """Add to a transaction what has been changed inside a value."""
-        if self._is_blind and not is_on_event_loop():
-            self._known()
-        self.add_changes(t)
-
-    def add_changes(self, t: Transaction) -> None:
-        """The same, and nothing is read."""
-        for name in list(self._saved):
-            if self._is_changed(name):
-                self._put_or_log(t, name, self._values[name])
-
-    def _is_changed(self, name: str) -> bool:
-        return name in self._values and name in self._saved and fingerprint(self._values[name]) != self._saved[name]
-
-    def replace(self, t: Transaction, values: Mapping[str, Any]) -> None:
-        """Add to a transaction what it takes to have exactly these values; one that cannot be saved is logged once.
-
-        Values that are stored and could not be read so far stay.
-        """
-        if self._is_blind:
-            self.hold(values)
-            self._known()
-            self.add_changes(t)
-            return
-        known = self._known()
-        for name in [name for name in known if name not in values]:
-            del known[name]
-            self._saved.pop(name, None)
-            t.delete(self._key(name))
-        for name, value in values.items():
-            if name not in self._saved and name in known:
-                self._saved[name] = fingerprint(known[name])
-            if fingerprint(value) == self._saved.get(name):
-                known[name] = value
-            else:
-                self._put_or_log(t, name, value)
-
-    def refresh(self) -> None:
-        """Read the stored values again; if they cannot be read, those that are known stay."""
-        if not self.is_complete:
-            self._known()
-        elif (found := self._read(self._session)) is not None:
-            self.reset()
-            self._complete(*found)
-
-
-def fingerprint(value: Any) -> bytes:
-    """A digest that changes with the value; marshal takes a tenth of the time of JSON."""
-    try:
-        return blake2b(marshal.dumps(value, 2), digest_size=16).digest()
-    except (ValueError, RuntimeError):  # an object that JSON cannot represent either, or a change by another thread
-        return b""
-
-
-# ------------------------------------------------------------ names
-
-
-def open_memory(memory: Memory | str | None, namespace: str) -> Memory:
-    """The memory that a user may give as `memory=`: a Memory, a namespace, or nothing."""
-    if isinstance(memory, Memory):
-        return memory
-    if memory is None or isinstance(memory, str):
-        return Memory(memory or namespace)
-    raise InvalidInput(f"memory= takes a Memory or a namespace, not {repr_short(memory)}")
-
-
-def default_namespace(framework: str, name: str) -> str:
-    """The namespace of an agent that is given none: it names the project, too."""
-    return namespace_of(framework, project_name(), name)
-
-
-def namespace_of(*names: str) -> str:
-    """A namespace made of names that may be too long for one, or have characters that it cannot have."""
-    plain = "-".join(names)
-    safe = "".join(character if character.isprintable() and character != "/" else "_" for character in plain)
-    if safe == plain and len(plain) <= MAX_NAMESPACE_CHARS:
-        return plain
-    digest = sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return f"{safe[: MAX_NAMESPACE_CHARS - 17]}-{digest}"
-
-
-def join_names(names: list[str]) -> str:
-    """Several names as one that no other names make."""
-    return "+".join(name.replace("%", "%25").replace("+", "%2B") for name in names)
-
-
-def quote_name(name: str) -> str:
-    """A name as a part of a key, whose parts are separated by colons; a long one as its start and a digest."""
-    safe = name.encode(errors="replace").decode().replace("%", "%25").replace(":", "%3A")
-    if len(safe.encode()) <= MAX_NAME_BYTES:
-        return safe
-    return f"{safe[:20]}%{sha256(name.encode(errors='surrogatepass')).hexdigest()[:16]}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
+from scrubjay.adapters._copies import unattended_copy
 from scrubjay.conversations import is_reserved
 from scrubjay.errors import Forbidden, InvalidInput, Unauthenticated, Unavailable
 from scrubjay.exact_json import decode_body, encode
-from scrubjay.memory import Memory, unattended_copy
+from scrubjay.memory import Memory
 from scrubjay.validation import check_content, check_key
 
 UNREACHABLE = "the memory cannot be reached just now"

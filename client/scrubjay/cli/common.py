@@ -15,7 +15,8 @@ from scrubjay.cli.parser import did_you_mean
 from scrubjay.errors import InvalidInput, NotFound, ScrubjayError, pluralize
 from scrubjay.exact_json import decode_body
 from scrubjay.executor import Executor
-from scrubjay.memory import Memory, open_executor, resolve_arguments
+from scrubjay.memory import Memory
+from scrubjay.opening import open_executor, resolve_arguments
 from scrubjay.settings import Settings, checked, memory_settings, parse_seconds
 from scrubjay.store import engine
 from scrubjay.store.sqlite import SqliteStore

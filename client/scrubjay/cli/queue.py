@@ -14,8 +14,8 @@ from scrubjay.cli.common import SECONDS, fail, open_queue
 from scrubjay.cli.output import Report, note
 from scrubjay.cli.parser import SERVER, Commands
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable, pluralize
-from scrubjay.memory import open_executor
 from scrubjay.models import iso
+from scrubjay.opening import open_executor
 from scrubjay.settings import Settings, is_database, memory_settings
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from urllib.parse import unquote
 from autogen import ConversableAgent
 
 from scrubjay.adapters._messages import Message, for_model, new_messages, snapshot, text_of, uses_tools
+from scrubjay.adapters._names import join_names, quote_name
 from scrubjay.adapters._records import Elsewhere, Replay, Row, SavedMessages, new_id
-from scrubjay.adapters._sessions import Session, Writes, is_on_event_loop, join_names, quote_name
+from scrubjay.adapters._sessions import Session, Writes, is_on_event_loop
 from scrubjay.adapters.autogen._caller import Caller, find_caller, is_of_autogen, is_outside, read_append
 from scrubjay.adapters.autogen._persistent import (
     PersistentMixin,

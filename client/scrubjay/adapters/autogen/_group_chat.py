@@ -12,8 +12,9 @@ from typing import Any
 from autogen import GroupChat, GroupChatManager
 
 from scrubjay.adapters._messages import Message, for_model, new_messages, with_results
+from scrubjay.adapters._names import join_names
 from scrubjay.adapters._records import Elsewhere, GroupMessages, Row
-from scrubjay.adapters._sessions import Writes, is_on_event_loop, join_names, saving
+from scrubjay.adapters._sessions import Writes, is_on_event_loop, saving
 from scrubjay.adapters.autogen._agent import AgentPart, Limits, agent_part, limits_for, member_names, needed_by
 from scrubjay.adapters.autogen._caller import (
     Caller,

@@ -14,7 +14,8 @@ from typing import Any
 
 from autogen import Agent
 
-from scrubjay.adapters._sessions import State, Writes, fingerprint
+from scrubjay.adapters._sessions import Writes
+from scrubjay.adapters._state import State, fingerprint
 from scrubjay.adapters.autogen._group_chat import (
     GroupPart,
     PersistentGroupChat,

@@ -7,12 +7,12 @@ from typing import Any, TypedDict, Unpack, overload
 
 from autogen import ConversableAgent, GroupChat, GroupChatManager, register_function
 
-from scrubjay.adapters._sessions import Session, open_memory
+from scrubjay.adapters._sessions import Session
 from scrubjay.adapters._tools import memory_tools
 from scrubjay.adapters.autogen._agent import PersistentAgent, start_agent
 from scrubjay.adapters.autogen._group_chat import PersistentGroupChat, attach_manager, start_group_chat
 from scrubjay.adapters.autogen._pattern import Pattern, PersistentPattern, start_pattern
-from scrubjay.adapters.autogen._persistent import change_class, is_persistent
+from scrubjay.adapters.autogen._persistent import change_class, is_persistent, open_memory
 from scrubjay.adapters.autogen._swarm import PersistentSwarm, is_swarm_function, persist_swarm
 from scrubjay.conversations import DEFAULT
 from scrubjay.errors import InvalidInput, repr_short

@@ -11,8 +11,11 @@ from weakref import WeakValueDictionary
 
 from autogen import GroupChatManager
 
+from scrubjay.adapters._names import default_namespace
 from scrubjay.adapters._project import project_name
-from scrubjay.adapters._sessions import Session, State, default_namespace, open_memory
+from scrubjay.adapters._sessions import Session
+from scrubjay.adapters._state import State
+from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.memory import Memory
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -167,6 +170,15 @@ def _announce(memory: Memory) -> None:
             " folder of the program. Choose another namespace with memory=, or name the project with SCRUBJAY_PROJECT",
             memory, project,
         )  # fmt: skip
+
+
+def open_memory(memory: Memory | str | None, namespace: str) -> Memory:
+    """The memory that a user may give as `memory=`: a Memory, a namespace, or nothing."""
+    if isinstance(memory, Memory):
+        return memory
+    if memory is None or isinstance(memory, str):
+        return Memory(memory or namespace)
+    raise InvalidInput(f"memory= takes a Memory or a namespace, not {repr_short(memory)}")
 
 
 def is_persistent(thing: Any) -> bool:
