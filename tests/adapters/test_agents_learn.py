@@ -18,7 +18,7 @@ from adapters.models import quiet, says, serving_model
 from harness import eventually
 from scripted_model import Script, lesson
 from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist
-from scrubjay.adapters.autogen import _agent
+from scrubjay.adapters.autogen import _agent_part
 from scrubjay.learning import EVERY_MESSAGES, background
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -58,7 +58,7 @@ def test_the_model_of_an_agent_learns_facts_once_and_replaces_what_is_no_longer_
 
 
 def test_a_chat_that_goes_on_is_learned_from_on_the_way(monkeypatch):
-    monkeypatch.setattr(_agent, "QUIET_SECONDS", 3600)
+    monkeypatch.setattr(_agent_part, "QUIET_SECONDS", 3600)
     model = Script(PARIS)
     agent = says(quiet(PersistentAgent, "a", memory="m", learn=model))
     other = says(quiet(ConversableAgent, "sarah"))

@@ -14,7 +14,7 @@ from autogen import ConversableAgent, GroupChat, GroupChatManager, UserProxyAgen
 
 from adapters.models import CallsAndTexts, call_of, quiet, says, serving_model  # noqa: E402
 from scrubjay import InvalidInput, Memory, PersistentAgent, PersistentGroupChat, persist  # noqa: E402
-from scrubjay.adapters.autogen import _agent  # noqa: E402
+from scrubjay.adapters.autogen import _agent_part, _limits  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -559,7 +559,7 @@ def test_the_manager_of_a_chat_that_is_persistent_already_may_be_persisted_as_we
 
 def test_an_exception_of_ours_does_not_break_a_chat(monkeypatch, caplog):
     agent, person = assistant(), user()
-    monkeypatch.setattr(_agent.AgentPart, "save", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(_agent_part.AgentPart, "save", lambda *_, **__: 1 / 0)
     talk(person, agent, "one")
     assert agent.last_message(person)["content"] == "assistant 1"
     assert "is not saved" in caplog.text
@@ -593,7 +593,7 @@ def test_limits_bound_summaries_and_the_selection_of_speakers():
 
 
 def test_every_prompt_is_bounded_by_the_window_of_the_model(monkeypatch):
-    monkeypatch.setattr(_agent, "_default_max_tokens", lambda _client: 50)
+    monkeypatch.setattr(_limits, "_default_max_tokens", lambda _client: 50)
     with serving_model() as model:
         agent, person = PersistentAgent("assistant", llm_config=model.config), user()
         talk(person, agent, "start", max_turns=20, summary_method="reflection_with_llm")
@@ -638,8 +638,8 @@ def test_the_window_of_a_known_model_is_known():
     class Unknown:
         _config_list = ({"model": "nobody-knows"},)
 
-    assert _agent._default_max_tokens(Client()) == 96_000
-    assert _agent._default_max_tokens(Unknown()) is None
+    assert _limits._default_max_tokens(Client()) == 96_000
+    assert _limits._default_max_tokens(Unknown()) is None
 
 
 # State

@@ -24,7 +24,7 @@ from autogen import ConversableAgent, GroupChat, GroupChatManager
 from adapters.models import quiet, says, serving_model
 from harness import eventually, issue_key, serving
 from scrubjay import Forbidden, Memory, PersistentAgent, PersistentGroupChat, Unauthenticated, Unavailable, transport
-from scrubjay.adapters.autogen import _agent
+from scrubjay.adapters.autogen import _limits
 from slow_link import SlowLink
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -285,7 +285,7 @@ def test_a_prompt_without_a_known_bound_gets_all_of_a_long_history(long_history,
     memory, person = Memory("agent", url=long_history.url), quiet(ConversableAgent, "user")
     with serving_model() as model:
         for max_tokens, expected in ((None, LONG + 1), (20_000, range(350, 2000))):
-            monkeypatch.setattr(_agent, "_default_max_tokens", lambda _client, given=max_tokens: given)
+            monkeypatch.setattr(_limits, "_default_max_tokens", lambda _client, given=max_tokens: given)
             agent = PersistentAgent("assistant", llm_config=model.config, memory=memory, resume=True)
             agent.receive("hello", person, request_reply=True)
             count = len(model.last_texts())

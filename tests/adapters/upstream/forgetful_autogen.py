@@ -6,9 +6,9 @@ A test that fails on our classes and passes on these fails only because it expec
 from __future__ import annotations
 
 from scrubjay.adapters import _records
-from scrubjay.adapters.autogen import _agent, _caller
+from scrubjay.adapters.autogen import _agent_part, _caller
 
-_start_agent, _start_record = _agent.AgentPart.__init__, _records.SavedMessages.__init__
+_start_agent, _start_record = _agent_part.AgentPart.__init__, _records.SavedMessages.__init__
 
 
 def _start_agent_empty(self, *args, **options):
@@ -19,6 +19,6 @@ def _start_record_empty(self, *args, **options):
     _start_record(self, *args, **{**options, "is_hidden": True})
 
 
-_agent.AgentPart.__init__ = _start_agent_empty
+_agent_part.AgentPart.__init__ = _start_agent_empty
 _records.SavedMessages.__init__ = _start_record_empty
 _caller._KNOWN.pop("_prepare_chat")  # the start of a chat clears, as other calls from inside AutoGen do

@@ -15,7 +15,7 @@ from scrubjay.adapters._messages import Message, for_model, new_messages, with_r
 from scrubjay.adapters._names import join_names
 from scrubjay.adapters._records import Elsewhere, GroupMessages, Row
 from scrubjay.adapters._sessions import Writes, is_on_event_loop, saving
-from scrubjay.adapters.autogen._agent import AgentPart, Limits, agent_part, limits_for, member_names, needed_by
+from scrubjay.adapters.autogen._agent_part import AgentPart, agent_part
 from scrubjay.adapters.autogen._caller import (
     Caller,
     find_caller,
@@ -24,6 +24,8 @@ from scrubjay.adapters.autogen._caller import (
     is_of_autogen,
     is_outside,
 )
+from scrubjay.adapters.autogen._conversations import member_names
+from scrubjay.adapters.autogen._limits import Limits, check_limits, limits_for, needed_by
 from scrubjay.adapters.autogen._persistent import (
     PersistentMixin,
     SessionPart,
@@ -35,7 +37,6 @@ from scrubjay.adapters.autogen._persistent import (
 from scrubjay.conversations import DEFAULT, MESSAGES, WITH
 from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.memory import Memory
-from scrubjay.validation import check_count
 
 log = logging.getLogger("scrubjay")
 
@@ -53,7 +54,7 @@ class GroupPart(SessionPart):
         "_given",
         "_given_count",
         "_is_introduced",
-        "_shows_anew",
+        "_replaces_views",
         "_start",
         "limits",
         "manager",
@@ -85,7 +86,7 @@ class GroupPart(SessionPart):
         """How many messages of the chat these are."""
         self.unseen = 0
         """How many messages, from the first, the members do not have in this process."""
-        self._shows_anew = False
+        self._replaces_views = False
         """Whether the members have messages that another process has changed."""
         self._start = 0
         """How many messages there were when this chat started."""
@@ -166,7 +167,7 @@ class GroupPart(SessionPart):
     def refresh(self, owner: Any) -> int:
         count = self.record.refresh(owner.messages)
         if count:
-            self._show_anew(owner)
+            self._replace_views(owner)
         return count
 
     @property
@@ -182,18 +183,18 @@ class GroupPart(SessionPart):
             self.state.reset()
         before = len(group.messages)
         if self.record.notice(group.messages) or len(group.messages) != before:
-            self._show_anew(group)
+            self._replace_views(group)
 
-    def _show_anew(self, group: Any) -> None:
+    def _replace_views(self, group: Any) -> None:
         """Let `inform_members` give every member all messages, in place of those that it has."""
         self.unseen = len(group.messages)
-        self._shows_anew = True
+        self._replaces_views = True
 
     def start_chat(self, count: int) -> None:
         """Note how many messages there are when a chat starts."""
         self.unseen = self._start = count
         self._given.clear()
-        self._shows_anew = False  # AutoGen has cleared what the members had
+        self._replaces_views = False  # AutoGen has cleared what the members had
 
     # ------------------------------------------------------------ a long chat
 
@@ -253,11 +254,11 @@ class GroupPart(SessionPart):
             if hasattr(agent, "_oai_messages") and not has_own:
                 view = agent._oai_messages[manager]
                 self._given[agent.name] = earlier = self._earlier(group, agent)
-                view[: len(view) if self._shows_anew else 0] = earlier
+                view[: len(view) if self._replaces_views else 0] = earlier
         if self.unseen:
             self._given_count = self.unseen
         self.unseen = 0
-        self._shows_anew = False
+        self._replaces_views = False
 
     def _earlier(self, group: Any, agent: Any) -> list[Message]:
         """The messages from before this chat for a member; for one that does not bound what its model is sent itself,
@@ -406,13 +407,10 @@ def start_group_chat(
 
     `members` are the names of those that a pattern was given; AutoGen adds agents of its own to the chat.
     """
-    for option, limit in (("max_messages", max_messages), ("max_tokens", max_tokens)):
-        if limit is not None:
-            check_count(option, limit, least=1)
+    limits = check_limits(max_messages, max_tokens)
     names = member_names(group)
     if len(set(names)) < len(names):
         log.warning("members of a group chat are told apart by name after a restart; rename some of %s", names)
-    limits = (max_messages, max_tokens)
     part = GroupPart(memory, session, members or names, limits, is_open=members is not None)
     part.attach(group)
     # People write messages=["A group chat"], too: AutoGen drops it when the first chat begins.
