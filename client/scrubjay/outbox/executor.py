@@ -182,24 +182,15 @@ class OutboxExecutor(Executor):
 
     def _run_in_order(self, command: Command) -> Any:
         """Run a write that needs its result, after the queued writes of its namespace."""
-        namespace = command.namespace
-        if command.verb is FORGET:
+        verb, namespace = command.verb, command.namespace
+        if verb is FORGET:
             self._sender.send_now(namespace, self._inner)
-        elif namespace in self._sender.unsent and command.verb is FORGET_SESSION:
-            return self._forget_session(command)
-        elif namespace in self._sender.unsent and command.verb is not SET_QUOTA:
-            with self._sender.exclusive(namespace, self._inner) as queued:
-                if command.verb is CLEAR and not command.argument(
-                    "prefix"
-                ):  # queued writes are older, so they are cleared, too
-                    count = self._ask(command)
-                    self._sender.drop(queued)
-                    return count
-                if queued:
-                    raise Unavailable(
-                        f"{command.verb.name} needs a result, and {pluralize(len(queued), 'write')} to {namespace!r}"
-                        f" must be sent before it: {queued[0].reason}"
-                    )
+        elif namespace in self._sender.unsent and verb is not SET_QUOTA:
+            if verb is FORGET_SESSION:
+                return self._forget_session(command)
+            if verb is CLEAR and not command.argument("prefix"):
+                return self._clear_all(command)
+            self._send_queued_before(command)
         try:
             result = self._ask(command)
         except Unavailable as error:
@@ -207,9 +198,25 @@ class OutboxExecutor(Executor):
             if error.status == Unavailable.status and not isinstance(error, OutcomeUnknown):
                 raise Unavailable(f"{error}; {_never_queued(command)}") from error
             raise
-        if command.verb is SET_QUOTA:
+        if verb is SET_QUOTA:
             self._sender.retry_now()  # a quota may have held up queued writes
         return result
+
+    def _send_queued_before(self, command: Command) -> None:
+        """Send the queued writes of the command's namespace; raises Unavailable if one of them was refused."""
+        with self._sender.exclusive(command.namespace, self._inner) as queued:
+            if queued:
+                raise Unavailable(
+                    f"{command.verb.name} needs a result, and {pluralize(len(queued), 'write')} to"
+                    f" {command.namespace!r} must be sent before it: {queued[0].reason}"
+                )
+
+    def _clear_all(self, command: Command) -> Any:
+        """Erase a namespace, and its writes that the target has refused so far: they are older."""
+        with self._sender.exclusive(command.namespace, self._inner) as queued:
+            count = self._ask(command)
+            self._sender.drop(queued)
+        return count
 
     def _forget_session(self, command: Command) -> Any:
         """Erase a session, and its writes that the target has refused so far."""

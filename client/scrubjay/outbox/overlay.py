@@ -73,13 +73,13 @@ def keys_deleted(command: Command) -> set[str]:
 
 def _only_deletes(command: Command) -> bool:
     if command.verb is UPDATE:
-        return not any(text is not None for text in command.arguments[0].values())
+        return all(text is None for text in command.argument("values").values())
     return command.verb is DELETE
 
 
 def _keys(command: Command) -> set[str]:
     if command.verb is UPDATE:
-        return set(command.arguments[0])
+        return set(command.argument("values"))
     return {command.key} if command.key else set()
 
 
