@@ -31,18 +31,20 @@ POLL_SECONDS = 0.1
 """Seconds between two looks for changes: waiting on a thread would block the pool, and the end of the program."""
 
 
-class _Threads(ForkSafe):
-    """The thread pool of this process; a forked child makes its own."""
+class Threads(ForkSafe):
+    """A thread pool of this process; a forked child makes its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
         self.reset()
         self.register_at_fork()
 
     def reset(self) -> None:
-        self.pool = ThreadPoolExecutor(max_workers=16, thread_name_prefix="scrubjay")
+        self.pool = ThreadPoolExecutor(max_workers=self._count, thread_name_prefix=self._name)
 
 
-_threads = _Threads()
+_threads = Threads(16, "scrubjay")
 
 
 class AsyncMemory:

@@ -12,16 +12,16 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from copy import copy
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 from scrubjay.adapters._copies import copies, queued_copy
+from scrubjay.async_memory import Threads
 from scrubjay.commands import Command
 from scrubjay.conversations import is_reserved, session_prefix, split_key
 from scrubjay.errors import Conflict, InvalidInput, ScrubjayError, Unavailable
-from scrubjay.fork_safety import ForkSafe
 from scrubjay.learning import background
 from scrubjay.memory import Memory
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
@@ -40,18 +40,8 @@ _unreadable: WeakSet[Memory] = WeakSet()
 """Memories that could not be read last time: one error is logged for each."""
 
 
-class _Threads(ForkSafe):
-    """Threads that save while an event loop goes on; a forked child makes its own."""
-
-    def __init__(self) -> None:
-        self.reset()
-        self.register_at_fork()
-
-    def reset(self) -> None:
-        self.pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="scrubjay-saving")
-
-
-_threads = _Threads()
+_threads = Threads(8, "scrubjay-saving")
+"""Threads that save while an event loop goes on."""
 
 
 def is_on_event_loop() -> bool:
