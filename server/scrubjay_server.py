@@ -42,9 +42,9 @@ from scrubjay.semantic.index import SemanticIndex
 from scrubjay.settings import Settings, server_settings
 from scrubjay.store import conversations, find, items, lists, notes, search, usage
 from scrubjay.store.engine import ServedStore
+from scrubjay.store.expiry import SWEEP_SECONDS
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.sqlite import backup
-from scrubjay.store.sqlite.store import SWEEP_SECONDS
 from scrubjay.validation import (
     MAX_COUNT,
     MAX_MESSAGES_PAGE,

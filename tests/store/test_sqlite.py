@@ -15,12 +15,12 @@ import pytest
 from harness import DAY, AioDriver, Clock, SyncDriver, clean_environment
 from scrubjay.errors import Conflict, InvalidInput, QuotaExceeded, Unavailable
 from scrubjay.store import changes, expiry, items, lists, notes, usage
+from scrubjay.store.expiry import SWEEP_SECONDS
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.operation import WRITE, Quota, operation
 from scrubjay.store.sqlite import SqliteStore, schema
 from scrubjay.store.sqlite import connection as sqlite
 from scrubjay.store.sqlite.asyncio import SLOW_READERS
-from scrubjay.store.sqlite.store import SWEEP_SECONDS
 from scrubjay.validation import NewNote
 
 

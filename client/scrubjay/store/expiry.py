@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from scrubjay.settings import SETTINGS
 from scrubjay.store.changes import rotate
 from scrubjay.store.operation import DAY_MS, LONG_WRITE, Context, SlowQuery, Statements, operation
 from scrubjay.store.usage import NamespaceUsage, open_namespace
 
+AUDIT_DAYS: int = SETTINGS["audit_days"].default
+"""Days that the log of changes is kept."""
+AUDIT_ROWS: int = SETTINGS["audit_rows"].default
+"""Rows of that log at most; with 0 rows changes are not recorded."""
+SWEEP_SECONDS = 60.0
+"""Seconds after which a process that writes removes what has expired."""
 SWEEP_BATCH = 500
 """Expired items, and notes, removed in one transaction: few enough that no other writer waits long."""
 LONG_LIST = 1000

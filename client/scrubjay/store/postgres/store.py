@@ -13,6 +13,7 @@ import psycopg
 from scrubjay.errors import InvalidInput, QuotaExceeded, ScrubjayError
 from scrubjay.store import changes, expiry
 from scrubjay.store.encryption import NO_ENCRYPTION, Cipher, KeyEnvelope, open_envelope
+from scrubjay.store.expiry import AUDIT_DAYS, AUDIT_ROWS, SWEEP_SECONDS
 from scrubjay.store.operation import NO_QUOTA, WRITES, Context, Operation, Quota
 from scrubjay.store.postgres.cipher import as_text
 from scrubjay.store.postgres.connection import BUSY_SECONDS, Connections, is_temporary, lock_schema
@@ -21,7 +22,6 @@ from scrubjay.store.postgres.queries import text_of
 from scrubjay.store.postgres.session import Session
 from scrubjay.store.postgres.transaction import Reading
 from scrubjay.store.postgres.writer import Writer
-from scrubjay.store.sqlite.store import AUDIT_DAYS, AUDIT_ROWS, SWEEP_SECONDS
 
 T = TypeVar("T")
 

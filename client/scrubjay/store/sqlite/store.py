@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from scrubjay.errors import InvalidInput, QuotaExceeded, ScrubjayError
 from scrubjay.store import changes, expiry
 from scrubjay.store.encryption import NO_ENCRYPTION, Cipher, KeyEnvelope, open_envelope
+from scrubjay.store.expiry import AUDIT_DAYS, AUDIT_ROWS, SWEEP_SECONDS
 from scrubjay.store.operation import NO_QUOTA, READ, WRITES, Context, Operation, Quota
 from scrubjay.store.sqlite import maintenance
 from scrubjay.store.sqlite.connection import BUSY_SECONDS, Connections, run_statements
@@ -20,11 +21,6 @@ from scrubjay.store.sqlite.queries import QUERIES
 from scrubjay.store.sqlite.writer import Writer
 
 T = TypeVar("T")
-
-AUDIT_DAYS, AUDIT_ROWS = 90, 1_000_000
-"""Days that the log of changes is kept, and its most rows; with 0 rows changes are not recorded."""
-SWEEP_SECONDS = 60.0
-"""Seconds after which a process that writes removes what has expired."""
 
 
 class SqliteStore(Connections):
