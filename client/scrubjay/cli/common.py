@@ -23,7 +23,7 @@ from scrubjay.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from scrubjay.outbox.queue import QueueFile
-    from scrubjay.store.consistency import Totals
+    from scrubjay.store.usage import Totals
 
 SECONDS: dict[str, Any] = {"type": checked(parse_seconds), "metavar": "SECONDS"}
 """The arguments of argparse for a duration."""

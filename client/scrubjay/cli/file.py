@@ -14,6 +14,7 @@ from scrubjay.commands import NAMESPACES
 from scrubjay.errors import InvalidInput, ScrubjayError, pluralize
 from scrubjay.settings import Settings
 from scrubjay.store.sqlite import SqliteStore
+from scrubjay.store.usage import count_all
 
 _INSTEAD_OF_ENCRYPT = (
     "`scrubjay export --all` it, and import that into another schema (?schema=NAME), with SCRUBJAY_SECRET set for an"
@@ -31,7 +32,6 @@ def doctor(arguments: argparse.Namespace) -> int:
 
 
 def _check_file(settings: Settings, report: Report) -> int:
-    from scrubjay.store import consistency  # noqa: PLC0415 - only this command needs it
     from scrubjay.store.sqlite.backup import remove_left_over  # noqa: PLC0415
     from scrubjay.store.sqlite.connection import find_unwritable  # noqa: PLC0415
 
@@ -51,7 +51,7 @@ def _check_file(settings: Settings, report: Report) -> int:
         if unwritable := find_unwritable(path):
             problems.append(f"{unwritable} cannot be written, so the database can only be read: check its permissions")
         if not problems:
-            totals = store.run(consistency.count_all())
+            totals = store.run(count_all())
             counts = describe_totals(totals)
             report(f"         {counts}, {format_size(totals.bytes)}; {_describe_disk(path)}", **totals._asdict())
             report("ok       integrity, counters, lists")
@@ -61,7 +61,7 @@ def _check_file(settings: Settings, report: Report) -> int:
 
 
 def _check_database(settings: Settings, report: Report) -> int:
-    from scrubjay.store import consistency, engine  # noqa: PLC0415 - only this command needs it
+    from scrubjay.store import engine  # noqa: PLC0415 - only this command needs it
 
     try:
         store = open_store(settings)
@@ -71,7 +71,7 @@ def _check_database(settings: Settings, report: Report) -> int:
         report(f"database {engine.location_of(store)}", database=engine.location_of(store))
         problems = store.find_problems()
         if not problems:
-            totals = store.run(consistency.count_all())
+            totals = store.run(count_all())
             report(f"         {describe_totals(totals)}, {format_size(totals.bytes)}", **totals._asdict())
             report("ok       counters, lists, notes; PostgreSQL checks its own pages")
     finally:

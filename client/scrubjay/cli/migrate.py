@@ -157,8 +157,8 @@ def _detail(response: Response) -> str:
     return ""
 
 
-class Entry(NamedTuple):
-    """One thing to copy."""
+class Copyable(NamedTuple):
+    """A value or a memory that can be copied."""
 
     id: Hashable
     """Tells whether it is already in the target: a key, or the content and session of a note."""
@@ -173,7 +173,7 @@ class Tally:
         self.refused: list[str] = []
 
 
-def copy(entries: Sequence[Entry], known: frozenset[Hashable], memory: Memory, unit: str) -> Tally:
+def copy(entries: Sequence[Copyable], known: frozenset[Hashable], memory: Memory, unit: str) -> Tally:
     """Store every entry whose id is not known."""
     tally = Tally()
     with Progress(unit) as progress:
@@ -186,7 +186,7 @@ def copy(entries: Sequence[Entry], known: frozenset[Hashable], memory: Memory, u
     return tally
 
 
-def _store(entry: Entry, memory: Memory, tally: Tally) -> None:
+def _store(entry: Copyable, memory: Memory, tally: Tally) -> None:
     try:
         entry.store(memory)
     except Conflict:  # another writer has stored it meanwhile
@@ -226,7 +226,7 @@ def botwire(arguments: argparse.Namespace) -> int:
         for namespace in map(check_namespace, arguments.namespace):
             keys = _botwire_keys(source, namespace, arguments.keys)
             with _open(arguments, namespace) as memory:
-                entries = [Entry(key, partial(_copy_value, source, key)) for key in keys]
+                entries = [Copyable(key, partial(_copy_value, source, key)) for key in keys]
                 tally = copy(entries, frozenset(memory.keys()), memory, "key")
             _report(report, namespace, tally, "key")
             refused += len(tally.refused)
@@ -318,7 +318,7 @@ def _copy_memories(arguments: argparse.Namespace, namespaces: Mapping[str, Itera
         for namespace, memories in namespaces.items():
             with _open(arguments, check_namespace(namespace)) as memory:
                 known = frozenset((each.content, each.session) for each in memory.notes())
-                entries = [Entry((each.get("content"), _session(each)), _note_storer(each)) for each in memories]
+                entries = [Copyable((each.get("content"), _session(each)), _note_storer(each)) for each in memories]
                 tally = copy(entries, known, memory, "note")
             _report(report, namespace, tally, "note")
             refused += len(tally.refused)

@@ -13,8 +13,8 @@ from scrubjay.cli.parser import SERVER, Commands
 from scrubjay.commands import NAMESPACES
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable, pluralize
 from scrubjay.settings import Settings, memory_settings, resolve
-from scrubjay.store.consistency import Totals, count_all
 from scrubjay.store.engine import location_of
+from scrubjay.store.usage import Totals, count_all
 from scrubjay.version import __version__
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from scrubjay.errors import Forbidden, InvalidInput, repr_short
 from scrubjay.models import ApiKey, IssuedKey, to_time
-from scrubjay.store.changes import Entry, append_changes
+from scrubjay.store.changes import LogEntry, append_changes
 from scrubjay.store.key_usage import counted_today
 from scrubjay.store.operation import READ, WRITE, Context, Statements, operation
 from scrubjay.validation import check_count, check_name, check_namespace
@@ -117,7 +117,7 @@ def _add(
     secret = _new_secret(identity)
     row = (identity, name, json.dumps(patterns), int(read_only), int(admin), context.now, *map(limits.get, LIMITS))
     yield "insert_api_key", (*row, hash_secret(secret))
-    yield from append_changes(context, [Entry(context.verb, "", identity)])
+    yield from append_changes(context, [LogEntry(context.verb, "", identity)])
     return _api_key(context, (*row, 0, 0, 0, 0)), secret
 
 
@@ -162,7 +162,7 @@ def set_quota(context: Context, identity: str, changes: Mapping[str, int | None]
     if changes:
         key = ApiKey(**{**key._asdict(), **changes})
         yield "set_key_limits", (key.writes_per_day, key.max_bytes, key.max_namespaces, identity)
-        yield from append_changes(context, [Entry(context.verb, "", identity)])
+        yield from append_changes(context, [LogEntry(context.verb, "", identity)])
     return key
 
 
@@ -174,7 +174,7 @@ def rotate(context: Context, identity: str) -> Statements[str | None]:
     if not rows:
         return None
     yield "delete_sign_ins_of", (identity,)
-    yield from append_changes(context, [Entry(context.verb, "", identity)])
+    yield from append_changes(context, [LogEntry(context.verb, "", identity)])
     return secret
 
 
@@ -191,7 +191,7 @@ def revoke(context: Context, identity: str, keep_admin: bool = False) -> Stateme
             )
     rows = yield "revoke_api_key", (context.now, identity)
     if rows:
-        yield from append_changes(context, [Entry(context.verb, "", identity)])
+        yield from append_changes(context, [LogEntry(context.verb, "", identity)])
     return bool(rows)
 
 

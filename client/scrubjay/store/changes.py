@@ -33,7 +33,7 @@ REFUSAL_SHARE = 20
 visible for minutes, and cannot let the file grow by more than that."""
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """A change that is about to be logged."""
 
     verb: str
@@ -71,7 +71,7 @@ class AuditCursor(NamedTuple):
 AUDIT_START = AuditCursor()
 
 
-def append_changes(context: Context, entries: Sequence[Entry]) -> Statements[None]:
+def append_changes(context: Context, entries: Sequence[LogEntry]) -> Statements[None]:
     """Log changes in the transaction that makes them; the query gives each the next cursor."""
     if context.records_changes and entries:
         at, actor = context.now, context.actor.name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
 
 from scrubjay.errors import ScrubjayError, Unavailable, pluralize
 from scrubjay.exact_json import decode_body
@@ -95,19 +94,3 @@ def _check_notes(context: Context) -> Statements[list[str]]:
             if row.bytes != row.measured().bytes:
                 problems.append(f"{note} says {row.bytes} bytes, but has {row.measured().bytes}")
     return problems
-
-
-class Totals(NamedTuple):
-    """How much a store has."""
-
-    namespaces: int
-    keys: int
-    notes: int
-    bytes: int
-
-
-@operation("count", SNAPSHOT)
-def count_all(_context: Context) -> Statements[Totals]:
-    """How many namespaces, items, notes and bytes the store has."""
-    (row,) = yield SlowQuery("count_store", ())
-    return Totals(*row)

@@ -22,6 +22,7 @@ from scrubjay.store.operation import (
     Statements,
     operation,
 )
+from scrubjay.store.usage import Totals
 from scrubjay.validation import MAX_PAGE
 
 MAX_RECENT = 100
@@ -31,15 +32,6 @@ REQUEST_DAYS = 30
 MINUTE_MS = 60_000
 PREVIEW_CHARS = 200
 """Characters of an item's JSON text in a list of entries: a line of a table."""
-
-
-class Totals(NamedTuple):
-    """Sums over namespaces."""
-
-    namespaces: int
-    keys: int
-    notes: int
-    bytes: int
 
 
 class RequestCount(NamedTuple):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from scrubjay.errors import QuotaExceeded, operand, pluralize
 from scrubjay.models import Usage, to_time
-from scrubjay.store.changes import Entry, append_changes
+from scrubjay.store.changes import LogEntry, append_changes
 from scrubjay.store.encryption import Cipher
 from scrubjay.store.key_usage import KeyUsage, counted_today, open_key, seconds_left
-from scrubjay.store.operation import DAY_MS, READ, WRITE, Context, Quota, Statements, operation
+from scrubjay.store.operation import DAY_MS, READ, SNAPSHOT, WRITE, Context, Quota, SlowQuery, Statements, operation
 
 _ITEM_COLUMNS = 5
 """Columns of the item that come before those of its namespace in the row that `open_with_item` reads."""
@@ -45,7 +45,7 @@ class NamespaceUsage:
     def __init__(self, context: Context, namespace: str, row: Sequence[Any] = _UNUSED) -> None:
         self._context = context
         self._is_changed = False
-        self._entries: list[Entry] = []
+        self._entries: list[LogEntry] = []
         self.namespace = namespace
         self.keys, self.notes, self.bytes, day, writes, writes_per_day, max_bytes, self.version_floor, owner_id = row
         self.owner_id: str = owner_id
@@ -185,7 +185,7 @@ class NamespaceUsage:
 
     def record(self, key: str = "", size: int = 0, verb: str | None = None) -> None:
         """Add an entry to the log of changes, which `save` writes; the verb is that of the running operation."""
-        self._entries.append(Entry(verb or self._context.verb, self.namespace, key, size))
+        self._entries.append(LogEntry(verb or self._context.verb, self.namespace, key, size))
 
     def record_clear(self) -> None:
         """Log one entry for all that was deleted, if there was anything."""
@@ -267,3 +267,19 @@ def set_quota(context: Context, namespace: str, changes: Mapping[str, int | None
 def list_namespaces(_context: Context) -> Statements[list[str]]:
     rows = yield "list_namespaces", ()
     return [namespace for (namespace,) in rows]
+
+
+class Totals(NamedTuple):
+    """Sums over namespaces."""
+
+    namespaces: int
+    keys: int
+    notes: int
+    bytes: int
+
+
+@operation("count", SNAPSHOT)
+def count_all(_context: Context) -> Statements[Totals]:
+    """How many namespaces, items, notes and bytes the store has."""
+    (row,) = yield SlowQuery("count_store", ())
+    return Totals(*row)

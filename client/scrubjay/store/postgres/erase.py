@@ -12,7 +12,7 @@ from hashlib import blake2b
 import psycopg
 
 from scrubjay.errors import Unavailable
-from scrubjay.store.changes import Entry, append_changes
+from scrubjay.store.changes import LogEntry, append_changes
 from scrubjay.store.operation import LOCAL, LONG_WRITE, Actor, Context, Statements, operation
 from scrubjay.store.postgres.store import PostgresStore
 from scrubjay.store.sqlite.erase import Erasure
@@ -62,7 +62,7 @@ def delete_rows(context: Context, namespace: str) -> Statements[dict[str, int]]:
     of its changes go on, so that no watcher takes a new change for one that it has seen.
     """
     digest = blake2b(namespace.encode(), digest_size=8).hexdigest()
-    yield from append_changes(context, [Entry(context.verb, "", digest)])
+    yield from append_changes(context, [LogEntry(context.verb, "", digest)])
     yield _KEEP_NUMBER, (namespace,)
     for table in ("note_vectors", "notes"):
         yield "erase_note_blobs" if table == "notes" else "erase_vector_blobs", (namespace,)

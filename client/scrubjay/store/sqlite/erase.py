@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from scrubjay.errors import Unavailable
 from scrubjay.store import erasable
-from scrubjay.store.changes import Entry, append_changes
+from scrubjay.store.changes import LogEntry, append_changes
 from scrubjay.store.operation import LOCAL, LONG_WRITE, Actor, Context, Statements, operation
 from scrubjay.store.sqlite.backup import remove_left_over
 from scrubjay.store.sqlite.file_identity import descriptor_of
@@ -105,7 +105,7 @@ def delete_rows(context: Context, namespace: str) -> Statements[dict[str, int]]:
     The log records an erasure with a digest instead of the name: a person who knows the name can verify it.
     """
     digest = blake2b(namespace.encode(), digest_size=8).hexdigest()
-    yield from append_changes(context, [Entry(context.verb, "", digest)])
+    yield from append_changes(context, [LogEntry(context.verb, "", digest)])
     tables = yield _TABLES, ()
     words = yield f"{CLEAR_WORDS} RETURNING 1", (space_of(namespace),)
     deleted = {"note_words": len(words)} if words else {}
