@@ -84,6 +84,10 @@ async def list_apikeys(caller: Admitted) -> Response:
     return JsonResponse({"apikeys": [apikey.to_json() for apikey in await caller.run(api_keys.list_all())]})
 
 
+def _missing_key(key_id: str) -> NotFound:
+    return NotFound(f"there is no api key {repr_short(key_id)}; `scrubjay key list` lists them")
+
+
 @routes.patch(
     "/v1/apikeys/{id}",
     name="key_quota",
@@ -99,7 +103,7 @@ async def set_key_quota(
     """Limit an api key over all its namespaces; a limit that is not named stays as it is."""
     apikey = await caller.run(api_keys.set_quota(id, body.given))
     if apikey is None:
-        raise NotFound("there is no such api key")
+        raise _missing_key(id)
     return JsonResponse(apikey.to_json())
 
 
@@ -114,7 +118,7 @@ async def rotate_apikey(caller: Admitted, id: str) -> Response:  # noqa: A002 - 
     """Replace an api key by another with the same id, rights, limits and memories; the old one ends at once."""
     secret = await caller.run(api_keys.rotate(id))
     if secret is None:
-        raise NotFound("there is no such api key")
+        raise _missing_key(id)
     return JsonResponse({"key": secret})
 
 
@@ -129,7 +133,7 @@ async def rotate_apikey(caller: Admitted, id: str) -> Response:  # noqa: A002 - 
 async def revoke_apikey(caller: Admitted, id: str) -> Response:  # noqa: A002 - the name in the path
     """Revoke an api key immediately; the last admin key only on the server's machine."""
     if not await caller.run(api_keys.revoke(id, True)):
-        raise NotFound("there is no such api key")
+        raise _missing_key(id)
     return no_content()
 
 
