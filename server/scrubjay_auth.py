@@ -40,7 +40,7 @@ NEW_KEY = (
     "`scrubjay key issue --admin --path FILE`, on the machine that has the server's file, makes a new admin key; for a"
     " server on PostgreSQL, give --url postgresql://USER@HOST/DATABASE instead of --path FILE"
 )
-"""The way in for the administrator of a server with either engine, whose location a stranger is not told."""
+"""How the administrator gets a key, on either engine; the file or database is not named, because anyone may read it."""
 
 
 SECURITY_SCHEMES = {
@@ -228,7 +228,7 @@ def _reject_remote(address: str, http_version: str, headers: dict[bytes, bytes])
     """Without api keys, answer only programs on this machine, and no proxy that forwards the requests of others.
 
     A proxy that speaks HTTP/1.1, adds no header and sends a local Host looks like such a program: it needs
-    --require-key. nginx speaks HTTP/1.0 unless it is told otherwise, and programs of today do not.
+    --require-key. nginx uses HTTP/1.0 unless it is configured otherwise, and current HTTP clients do not.
     """
     if not is_loopback(address):
         raise Unauthenticated(f"without api keys this server answers only to its own machine; {NEW_KEY}")

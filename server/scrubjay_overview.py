@@ -1,4 +1,4 @@
-"""Routes for people who look at a server: signing in with a browser, all namespaces with their usage, activity."""
+"""Routes of the dashboard: signing in with a browser, all namespaces with their usage, activity."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ MAX_MINUTES = 43_200
 routes = APIRouter(dependencies=STRICT, responses=errors(*COMMON_ERRORS))
 
 
-visitors = APIRouter(responses=errors(*COMMON_ERRORS))
+unauthenticated = APIRouter(responses=errors(*COMMON_ERRORS))
 """Routes that a browser may use before it has signed in."""
 
 
-@visitors.get("/v1/sign-in", name="who", response_model=models.WhoResult)
+@unauthenticated.get("/v1/sign-in", name="who", response_model=models.WhoResult)
 async def who(request: Request) -> Response:
     """What the sender of this request may do: nothing, without a name, if it has neither an api key nor a sign-in.
 

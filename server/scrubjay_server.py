@@ -827,7 +827,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         v1,
         scrubjay_admin.routes,
         scrubjay_admin.exports,
-        scrubjay_overview.visitors,
+        scrubjay_overview.unauthenticated,
         scrubjay_overview.routes,
         public,
         scrubjay_dashboard.pages,

@@ -46,7 +46,8 @@ MAX_FAILURES = 3
 EVERY_MESSAGES = 20
 """Messages after which an agent with `learn=True` learns in the middle of a chat."""
 QUIET_SECONDS = 3.0
-"""Seconds without another message after which a chat counts as ended: an agent that only answers is not told."""
+"""Seconds without another message after which a chat counts as ended: nothing tells an agent
+that only answers."""
 EXIT_SECONDS = 5.0
 """Seconds that a program waits at its end for what is being learned; the rest is learned in the next process."""
 COUNTER_SECONDS = 2 * 86_400
@@ -150,7 +151,7 @@ class Progress(NamedTuple):
 
 
 def check_model(model: Any, *, may_be_async: bool = False) -> None:
-    """Raise InvalidInput for what is not a function, and for an async one that nobody would await."""
+    """Raise InvalidInput for what is not a function, and for an async one where it would not be awaited."""
     is_async = inspect.iscoroutinefunction(model) or inspect.iscoroutinefunction(getattr(model, "__call__", None))  # noqa: B004
     if not callable(model) or (is_async and not may_be_async):
         raise InvalidInput(
@@ -168,7 +169,7 @@ def next_prompt(steps: Steps, answer: Any) -> str | Learned:
         return learned
 
 
-class Student:
+class Learner:
     """Learns from one conversation of a memory. How far it is, is stored with the notes, in one transaction."""
 
     def __init__(self, memory: Any, key: str, tokens_per_day: int) -> None:

@@ -66,8 +66,8 @@ class LocalExecutor(Executor):
         return found
 
     def _audit(self, _namespace: str, namespace: str | None, since: float, after: str) -> tuple[list[Change], str]:
-        place = changes.AuditCursor.parse(after)
-        found, cursor = self._store.run(changes.read_audit(namespace, int(since * 1000), place))
+        start = changes.AuditCursor.parse(after)
+        found, cursor = self._store.run(changes.read_audit(namespace, int(since * 1000), start))
         return found, str(cursor)
 
     def _wait_for_changes(

@@ -678,7 +678,7 @@ class Memory:
 
     def _distill(self, session: str, key: str | None, tokens_per_day: int | None) -> Generator[str, Any, Learned]:
         """Learning without a model: yields prompts, and is sent what a model answers."""
-        from scrubjay.learning import Student  # noqa: PLC0415
+        from scrubjay.learning import Learner  # noqa: PLC0415
 
         if tokens_per_day is None:
             tokens_per_day = self._settings.learn_tokens
@@ -689,7 +689,7 @@ class Memory:
             if not latest:
                 return Learned(0, 0, 0, 0, is_complete=True)
             key = latest[0].key
-        return (yield from Student(self, check_key(key), tokens_per_day).learn())
+        return (yield from Learner(self, check_key(key), tokens_per_day).learn())
 
     # ------------------------------------------------------------ transactions
 

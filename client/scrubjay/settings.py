@@ -83,7 +83,7 @@ _KINDS: dict[Callable[[str], Any], str] = {
 
 
 def default_path() -> str:
-    """The platform's place for a user's data."""
+    """A file in the platform's folder for a user's data."""
     home = Path.home()
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData/Local")

@@ -240,7 +240,7 @@ class PooledTransport(ForkSafe):
         self._host = parts.netloc.rpartition("@")[2].encode("idna").decode()
         self._root = quote(parts.path.rstrip("/"), safe="/%")
         self._headers = {} if parts.username is None else {"Authorization": _basic(parts)}
-        if proxy and parts.scheme == "http":  # a proxy is told the whole URL; https goes through a tunnel
+        if proxy and parts.scheme == "http":  # a proxy is sent the whole URL; https goes through a tunnel
             self._root = f"http://{self._host}{self._root}"
             self._headers |= self._proxy_headers
         self._idle: list[socket.socket] = []

@@ -17,7 +17,7 @@ ABOVE_ALL_KEYS = "\U0010ffff" * (MAX_KEY_BYTES // 4 + 1)
 """A text that is greater than every key: the greatest character, once more than fits into a key."""
 MAX_NAMESPACE_CHARS = 128
 MAX_SECONDS = 100 * 365 * 86_400
-"""Seconds: the longest duration, 100 years. A value without an expiry lives for ever."""
+"""Seconds: the longest duration, 100 years. A value without an expiry never expires."""
 MAX_PAGE = 10_000
 """Keys that one request may list."""
 MAX_NOTE_BYTES = 4 * 2**20

@@ -139,7 +139,7 @@ def _replace(
     new: Collection[str] = (),
     appended: Mapping[str, Sequence[Any]] = NOTHING,
 ) -> None:
-    """Store rows in place of the expected ones, or of those that are there in fact."""
+    """Store rows in place of the expected ones, or of those that are stored instead."""
     shortened, parts = _split(rows)
     written = _write_parts(memory, parts)
     before = expected()

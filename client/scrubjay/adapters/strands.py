@@ -39,7 +39,7 @@ Names = list[str]
 Found = list[StorageSearchResult]
 """Types of results, outside of the class that has a method `list`."""
 NOTES = 5
-"""Notes that a search returns, if it is not told how many."""
+"""Notes that a search returns, unless the call says how many."""
 
 
 class ScrubjayStorage:

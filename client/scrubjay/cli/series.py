@@ -51,7 +51,7 @@ def make_folder(folder: Path) -> None:
 def back_up_forever(folder: Path, make: Callable[[Path], None], keep: int | None, every: float) -> None:
     """Make a backup whenever the newest is `every` seconds old, until SIGTERM; one that fails is tried again.
 
-    A folder that cannot be made is raised at the start, where somebody sees it.
+    A folder that cannot be made is an error at once, while the user of the command can see it.
     """
     make_folder(folder)
     stop = threading.Event()

@@ -3,7 +3,7 @@
 Short reads and writes run on the loop itself, which waits for the sockets of their connections: switching to a thread
 and back for each of them takes longer than all else. The writes that wait at the same time share a transaction,
 whatever their namespaces, except that a namespace which another transaction has locked is left to a thread, where
-nobody else waits for it. Threads also run what may take long, open connections, and try again after a failure.
+no other namespace waits for it. Threads also run what may take long, open connections, and try again after a failure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOOP_READS = 8
 """Reads on the loop at a time, each with a connection; others wait for their turn."""
 LOOP_TRANSACTIONS = 4
 """Transactions on the loop at a time."""
-PATIENCE_SECONDS = 0.05
+JOIN_SECONDS = 0.05
 """Seconds that writes wait for the transaction in progress, to form the next one together, before they get their own:
 a transaction that is stuck holds them up no longer."""
 READ_THREADS, WRITE_THREADS = 4, 16
@@ -68,7 +68,7 @@ class AsyncPostgresStore:
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: asyncio.Handle | None = None
         self._started_at = 0.0
-        self._patience: asyncio.Handle | None = None
+        self._joining: asyncio.Handle | None = None
         self._expected = 0
         self._closing = False
 
@@ -202,18 +202,19 @@ class AsyncPostgresStore:
             self._transactions += 1
             self._started_at = self._loop.time()
             self._run_task(self._commit(batch))
-        if self._count and self._transactions and self._patience is None:
-            self._patience = self._loop.call_later(PATIENCE_SECONDS, self._lose_patience)
+        if self._count and self._transactions and self._joining is None:
+            self._joining = self._loop.call_later(JOIN_SECONDS, self._start_beside)
 
     def _may_begin(self) -> bool:
         """Whether no transaction is in progress, or the last one takes so long that others should not wait for it."""
         if not self._transactions:
             return True
-        is_late = self._loop.time() >= self._started_at + PATIENCE_SECONDS
+        is_late = self._loop.time() >= self._started_at + JOIN_SECONDS
         return is_late and self._transactions < LOOP_TRANSACTIONS
 
-    def _lose_patience(self) -> None:
-        self._patience = None
+    def _start_beside(self) -> None:
+        """Start a transaction beside one that takes too long."""
+        self._joining = None
         if self._starting is None and self._transactions < LOOP_TRANSACTIONS:
             self._start()
 

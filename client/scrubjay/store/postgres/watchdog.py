@@ -1,7 +1,7 @@
 """The thread that finds out when a primary was replaced that does not answer any more.
 
 A PostgreSQL that is frozen, or whose disk hangs, ends no connection: its system still acknowledges packets, and an
-operation would wait for it for ever. While connections wait for an answer, this thread opens another one, which finds
+operation would never end. While connections wait for an answer, this thread opens another one, which finds
 the new primary; that cuts the connections to the old one (`Connections.connect`).
 """
 
