@@ -8,6 +8,8 @@ after its response the lost write either has happened or never will.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from scrubjay.commands import DELETE, Command
@@ -45,6 +47,32 @@ def no_op(namespace: str) -> Command:
     return DELETE(namespace, NO_SUCH_KEY, None)
 
 
+@contextlib.contextmanager
+def key_of_a_write(
+    location: str, namespace: str, keeps: Callable[[ScrubjayError], bool] = lambda _: False
+) -> Iterator[IdempotencyKey]:
+    """The idempotency key of a write that the block sends for the first time.
+
+    If its response is lost, the write is fenced; else its sender is used again. After an error that `keeps` is true
+    for, the caller goes on with the key.
+    """
+    key = pool.take()
+    try:
+        yield key
+    except ScrubjayError as error:
+        if keeps(error):
+            raise
+        if isinstance(error, OutcomeUnknown):
+            lost_writes.add(location, namespace, key)
+        else:
+            pool.put_back(key)
+        raise
+    except BaseException:  # Ctrl-C loses a response, too
+        lost_writes.add(location, namespace, key)
+        raise
+    pool.put_back(key)
+
+
 class FencedExecutor(Executor):
     """Runs commands on a server, and each write after those that were lost before it."""
 
@@ -61,20 +89,8 @@ class FencedExecutor(Executor):
         lost_writes.fence(self._inner, command.namespace)
         if idempotency_key is not None:  # the outbox sends it again until it has a response
             return self._inner.run(command, idempotency_key)
-        key = pool.take()
-        is_lost = True
-        try:
-            result = self._inner.run(command, str(key))
-            is_lost = False
-        except ScrubjayError as error:
-            is_lost = isinstance(error, OutcomeUnknown)
-            raise
-        finally:  # Ctrl-C loses a response, too
-            if is_lost:
-                lost_writes.add(self.location, command.namespace, key)
-            else:
-                pool.put_back(key)
-        return result
+        with key_of_a_write(self.location, command.namespace) as key:
+            return self._inner.run(command, str(key))
 
     def close(self) -> None:
         self._inner.close()

@@ -14,6 +14,7 @@ from scrubjay import Memory, Unavailable
 from scrubjay.fencing import FencedExecutor
 from scrubjay.http import HttpExecutor
 from scrubjay.memory import memory_on
+from scrubjay.outbox.executor import OutboxExecutor
 from scrubjay.settings import memory_settings
 from scrubjay.transport import Response, ResponseLost
 
@@ -24,12 +25,14 @@ class LateNetwork:
     def __init__(self, inner: AsgiTransport) -> None:
         self._inner = inner
         self.is_late = False
+        self.error: BaseException = ResponseLost("timed out")
+        """What the client gets in place of a late response."""
         self._late: list[tuple] = []
 
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
         if self.is_late:
             self._late.append((method, path, body, headers))
-            raise ResponseLost("timed out")
+            raise self.error
         return self._inner.send(method, path, body, headers)
 
     def deliver(self) -> list[int]:
@@ -70,6 +73,22 @@ def test_a_write_that_arrives_late_does_not_undo_a_later_one(network, verb):
     network.is_late = False
     other = strict_memory(network, memory.namespace)
     other.set("k", "new")
+    assert network.deliver() == [409]
+    assert memory.get("k") == "new"
+
+
+@pytest.mark.parametrize("has_outbox", [False, True])
+def test_a_write_that_ctrl_c_interrupts_does_not_undo_a_later_one(network, tmp_path, has_outbox):
+    namespace = fresh_name()
+    memory = strict_memory(network, namespace)
+    if has_outbox:
+        fenced = memory._executor
+        memory = memory_on(OutboxExecutor(lambda: fenced, tmp_path / "outbox.db", None), namespace)
+    network.is_late, network.error = True, KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        memory.set("k", "old")
+    network.is_late = False
+    memory.set("k", "new")
     assert network.deliver() == [409]
     assert memory.get("k") == "new"
 

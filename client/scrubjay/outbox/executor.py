@@ -42,7 +42,7 @@ from scrubjay.errors import (
     pluralize,
 )
 from scrubjay.executor import Executor
-from scrubjay.fencing import lost_writes, no_op
+from scrubjay.fencing import key_of_a_write, no_op
 from scrubjay.models import Item, Message, Pending
 from scrubjay.outbox.overlay import (
     UNKNOWN,
@@ -55,7 +55,6 @@ from scrubjay.outbox.overlay import (
 from scrubjay.outbox.queue import QueuedWrite, Target
 from scrubjay.outbox.sender import Sender, shared_sender
 from scrubjay.validation import ABOVE_ALL_KEYS
-from scrubjay.write_keys import pool
 
 log = logging.getLogger("scrubjay")
 
@@ -145,22 +144,16 @@ class OutboxExecutor(Executor):
             if not self._unattended and (refusal := self._sender.refusal(command.namespace)):
                 raise refusal  # of the writes queued before it, and so of this one
             return self._sender.add(command, idempotency_key)
-        key = None
-        if idempotency_key is None and self._inner.results_can_be_lost:
-            key = pool.take()
         try:
-            result = self._ask(command, idempotency_key or (key and str(key)))
+            if idempotency_key is not None or not self._inner.results_can_be_lost:
+                return self._ask(command, idempotency_key)
+            with key_of_a_write(self.location, command.namespace, keeps=self._queues) as key:
+                idempotency_key = str(key)
+                return self._ask(command, idempotency_key)
         except ScrubjayError as error:
-            if self._queues(error):
-                return self._sender.add(command, idempotency_key or (key and str(key)), error)
-            if key and isinstance(error, OutcomeUnknown):
-                lost_writes.add(self.location, command.namespace, key)
-            elif key:
-                pool.put_back(key)
-            raise
-        if key:
-            pool.put_back(key)
-        return result
+            if not self._queues(error):
+                raise
+            return self._sender.add(command, idempotency_key, error)
 
     def _must_queue(self, command: Command) -> bool:
         sender = self._sender
