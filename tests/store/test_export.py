@@ -201,6 +201,13 @@ def test_a_namespace_with_content_is_replaced_only_with_replace(driver, full):
     assert driver.store.find_problems() == []
 
 
+def test_an_import_keeps_the_limits_that_its_namespace_has_been_given(driver, full):
+    driver.run(usage.set_quota("raised", {"max_bytes": 10**8}))
+    assert driver.run(usage.read_usage("ns")).max_bytes != 10**8
+    driver.run(export.import_namespace("raised", full))
+    assert driver.run(usage.read_usage("raised")).max_bytes == 10**8
+
+
 def test_an_import_obeys_the_storage_limit_and_counts_no_writes(open_driver, full):
     driver = open_driver(quota=Quota(writes_per_day=2, max_bytes=150))
     moved, used = driver.run(export.import_namespace("new", full))

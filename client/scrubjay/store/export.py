@@ -323,7 +323,7 @@ class _Import:
     """An import in progress.
 
     A namespace that was never written to gets exactly the versions of the export. In another one they continue above
-    its own: a version that a client has read must never belong to another value.
+    its own: a version that a client has read must never belong to another value. It keeps limits of its own.
     """
 
     def __init__(self, context: Context, usage: NamespaceUsage, header: dict[str, Any]) -> None:
@@ -331,7 +331,8 @@ class _Import:
         self._usage = usage
         self._version_offset = usage.version_floor
         usage.version_floor += header["version_floor"]
-        usage.override_limits({name: header.get(name) for name in ("writes_per_day", "max_bytes")})
+        own = zip(("writes_per_day", "max_bytes"), usage.overrides, strict=True)
+        usage.override_limits({name: header.get(name) for name, limit in own if limit is None})
         self._list: dict[str, Any] | None = None
         self._entries: list[str] = []
         self._entry_bytes = self._length = self._list_bytes = 0
