@@ -10,7 +10,7 @@ import requests
 from kronvex.async_client import AsyncKronvex
 from kronvex.exceptions import AgentNotFoundError, KronvexError
 
-from harness import fresh_name
+from harness import fresh_name, issue_key, run_command, serving
 from scrubjay import Memory
 
 
@@ -122,6 +122,27 @@ def test_two_keys_have_separate_memories(server):
     assert not any(key in name for key in keys for name in Memory("x", url=server.url).namespaces())
     one.close()
     two.close()
+
+
+def test_memories_of_a_server_without_keys_are_copied_to_the_id_of_a_new_key(tmp_path):
+    path = tmp_path / "db"
+    with serving(path) as server, kronvex.Kronvex("any-key", base_url=server.url) as client:
+        client.create_agent("support").remember("User is from Paris")
+        client.agent("bot").remember("User likes tea")
+    key = issue_key(path, "new")
+    with Memory("x", path=path) as memory:
+        names = memory.namespaces()
+    for name in names:
+        kind, _, rest = name.partition(":")
+        _, colon, agent = rest.partition(":")
+        target = f"{kind}:{key.split('_')[1]}{colon}{agent}"
+        exported = run_command("export", name, "--path", path).stdout
+        run_command("import", target, "--path", path, stdin=exported).check_returncode()
+    with serving(path) as server, kronvex.Kronvex(key, base_url=server.url) as client:
+        agents = {agent["name"]: agent["id"] for agent in client.list_agents()}
+        assert set(agents) == {"support", "bot"}
+        assert contents(client.agent(agents["support"]).recall("Paris")) == ["User is from Paris"]
+        assert contents(client.agent("bot").recall("what tea?")) == ["User likes tea"]
 
 
 def test_an_agent_named_like_a_hash_does_not_share_memories(client):
