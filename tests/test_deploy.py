@@ -279,6 +279,10 @@ def test_a_server_behind_nginx_serves_clients_streams_and_browsers(tmp_path, mon
             assert browser.put(item, json={"value": 1}, headers=headers, timeout=60).status_code == 200
             foreign = {"Origin": "https://localhost:1"}
             assert browser.put(item, json={"value": 2}, headers=foreign, timeout=60).status_code == 403
+            large = browser.post(
+                f"{url}/v1/namespaces/new/import", data=b"x" * 35_000_000, headers=headers, timeout=300
+            )
+            assert (large.status_code, large.json()["code"]) == (400, "invalid_input"), "it is the server that answers"
 
 
 HOSTILE_KEYS = ("../../victim/items/k", "../../../../v1/namespaces/victim/items/k", "..", "../../victim", "x//../k")

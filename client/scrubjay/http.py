@@ -204,7 +204,9 @@ class HttpExecutor(Executor):
             )
         raise OutcomeUnknown(
             f"{self.location} answered ({response.status}), but not as a Scrubjay server; check SCRUBJAY_URL, and"
-            " the network or proxy on the way: responses need the header Scrubjay-Version",
+            " the network or proxy on the way: responses need the header Scrubjay-Version"
+            + "; a proxy that limits the size of bodies, as nginx does by client_max_body_size, answers 413"
+            * (response.status == 413),
             status=response.status,
         )
 
