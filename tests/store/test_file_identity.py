@@ -278,6 +278,16 @@ def test_doctor_reports_that_the_file_of_a_running_process_was_deleted(tmp_path,
     assert not path.exists()
 
 
+def test_a_file_that_was_emptied_while_a_process_has_it_open_is_refused_at_once(tmp_path, start):
+    path = tmp_path / "db"
+    process = start(path)
+    assert process.send("set", "k", 1) == "done"
+    path.write_bytes(b"")
+    Path(f"{path}-wal").write_bytes(b"")
+    with pytest.raises(Unavailable, match=f"is empty: it was truncated while process {process.pid} has it open"):
+        SqliteStore(path)
+
+
 def test_a_log_without_its_file_is_not_deleted_and_can_be_recovered(tmp_path):
     path = tmp_path / "db"
     with contextlib.closing(SqliteStore(path)) as store:

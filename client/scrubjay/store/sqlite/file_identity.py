@@ -131,12 +131,23 @@ class FileIdentity:
         if size_of(self._file):
             return
         self.refuse_foreign_log()
+        self._refuse_emptied_file()
         if size:
             state = "is empty: it was truncated" if Path(self._file).exists() else "was moved or deleted: put it back"
             raise Unavailable(
                 f"{self._file} has a log of {size:,} bytes, but the database itself {state}; restore a backup with"
                 f" `scrubjay restore`, or save what the log has: scrubjay recover {shlex.quote(str(self._file))};"
                 f" to start with an empty database, delete {self._log}"
+            )
+
+    def _refuse_emptied_file(self) -> None:
+        """Refuse an empty file that a process has open in WAL mode: a new database gets its first page before that."""
+        holder = find_holder(f"{self._log.removesuffix('-wal')}-shm", OPEN_LOCK)
+        if holder is not None and not size_of(self._file):
+            raise Unavailable(
+                f"{self._file} is empty: it was truncated while {holder} has it open; stop that process, then restore"
+                " a backup with `scrubjay restore`, or save what the log has: scrubjay recover"
+                f" {shlex.quote(self._file)}"
             )
 
     def refuse_foreign_log(self) -> None:
