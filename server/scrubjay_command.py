@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
-from scrubjay.errors import ScrubjayError, pluralize
+from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable, pluralize
 from scrubjay.semantic.embedding import open_embedder
 from scrubjay.settings import SETTINGS, Settings, add_serve_flags, server_settings
 from scrubjay.store import api_keys, engine
@@ -54,9 +54,8 @@ def main(argv: list[str] | None = None) -> int:
 def serve(arguments: argparse.Namespace) -> int:
     """Run the service until SIGTERM or Ctrl-C; return the exit status."""
     flags = {name: getattr(arguments, name, None) for name, setting in SETTINGS.items() if setting.serve}
-    if flags["path"] is not None and flags["store"] is None:
-        os.environ.pop(SETTINGS["store"].variable, None)  # a flag wins over a variable, in the workers, too
     try:
+        choose_store(flags)
         settings = server_settings(**flags)
         if settings.embedder:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads would compete with the server's
@@ -72,7 +71,7 @@ def serve(arguments: argparse.Namespace) -> int:
         store.close()
     except ScrubjayError as error:
         print(f"scrubjay: {error}", file=sys.stderr)
-        return 1
+        return 3 if isinstance(error, Unavailable) else 1
     stop = threading.Event()
     for ending in (signal.SIGTERM, signal.SIGINT):
         # Uvicorn has handlers of its own while it runs. Until then the request to stop is remembered: an exception
@@ -90,6 +89,15 @@ def serve(arguments: argparse.Namespace) -> int:
         if settings.socket:
             Path(settings.socket).expanduser().unlink(missing_ok=True)
     return 0
+
+
+def choose_store(flags: Mapping[str, Any]) -> None:
+    """Let the flags choose between a file and a database, in the workers, too, which read the variables."""
+    if flags["path"] is not None and flags["store"] is not None:
+        raise InvalidInput("--path names a file and --store a database: give one of them")
+    if flags["path"] is not None:
+        for name in ("store", "url"):
+            os.environ.pop(SETTINGS[name].variable, None)
 
 
 class _Server(uvicorn.Server):
@@ -214,10 +222,12 @@ def _describe_access(store: Store, settings: Settings) -> Start:
         if first_key := store.run(api_keys.issue_first("first start")):
             line = f"api key  {first_key}   (admin; shown only now: give it as SCRUBJAY_API_KEY)"
             return Start(line, is_open=False, api_key=first_key)
-    if store.run(api_keys.list_all()):
-        return Start("access   requests with a valid api key; `scrubjay key list` shows them", is_open=False)
-    admin = f"scrubjay key issue --admin {engine.flags_of(settings)}"
-    return Start(f"access   nobody, because every key is revoked: {admin}", is_open=False)
+    flags = engine.flags_of(settings)
+    keys = store.run(api_keys.list_all())
+    if any(key.admin for key in keys):
+        return Start(f"access   requests with a valid api key: scrubjay key list {flags}", is_open=False)
+    state = "requests with a valid api key, but none is an admin's" if keys else "nobody, because every key is revoked"
+    return Start(f"access   {state}: scrubjay key issue --admin {flags}", is_open=False)
 
 
 def banner(listener: socket.socket, start: Start, settings: Settings, location: str) -> str:

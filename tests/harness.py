@@ -157,7 +157,8 @@ class Server:
 
     def __init__(self, path: Path, *flags: str, port: int = 0, limits: Mapping[str, float] | None = None) -> None:
         self.path = path
-        arguments = ["--port", str(port), "--path", str(path), *flags]
+        place = [] if "--store" in flags else ["--path", str(path)]
+        arguments = ["--port", str(port), *place, *flags]
         if "--workers" in flags:
             command = [sys.executable, "-m", "scrubjay", "serve", *arguments]
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

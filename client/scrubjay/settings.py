@@ -135,8 +135,8 @@ SETTINGS = {
             "store",
             None,
             parse_url,
-            "the PostgreSQL database to use instead of the file, if there is no SCRUBJAY_URL:"
-            " postgresql://host,host/database",
+            "the PostgreSQL database to use instead of the file: postgresql://host,host/database; SCRUBJAY_URL comes"
+            " before it",
             serve=True,
         ),
         Setting(
@@ -318,8 +318,11 @@ def is_database(url: str | None) -> bool:
 
 
 def server_settings(**arguments: Any) -> Settings:
-    """The settings of `scrubjay serve`."""
-    return _resolve_all(_FOR_SERVER, arguments)
+    """The settings of `scrubjay serve`, which serves the database that SCRUBJAY_URL names, if it names one."""
+    settings = _resolve_all(_FOR_SERVER, arguments)
+    if arguments.get("store") is None and arguments.get("path") is None and is_database(url := resolve("url")):
+        return settings._replace(store=url)
+    return settings
 
 
 def _resolve_all(used: set[str], arguments: Mapping[str, Any]) -> Settings:

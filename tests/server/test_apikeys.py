@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 import socket
 import subprocess
 import tempfile
@@ -20,7 +21,7 @@ from starlette.testclient import TestClient
 
 import scrubjay_auth
 import scrubjay_server
-from harness import clean_environment, run_command, run_text, serving
+from harness import clean_environment, issue_key, run_command, run_text, serving
 from scrubjay import AsyncMemory, Forbidden, InvalidInput, Memory, QuotaExceeded, Unauthenticated
 from scrubjay.store import api_keys
 from scrubjay.store.api_keys import Access
@@ -733,6 +734,19 @@ def test_the_line_to_try_in_the_banner_works_when_it_is_pasted(tmp_path):
         assert memory.get("greeting") == "hello"
     with serving(tmp_path / "db", "--require-key") as server:
         assert re.search(r"^ +try +SCRUBJAY_URL=\S+ SCRUBJAY_API_KEY=\.\.\. ", server.banner, re.MULTILINE)
+
+
+def test_the_banner_names_the_command_for_the_keys_of_its_own_database(tmp_path):
+    path = tmp_path / "its own" / "db"
+    with serving(path, "--require-key") as server:
+        first = server.banner.split("sj_")[1].split("_")[0]
+    issue_key(path, "bot")
+    for expected in ("scrubjay key list", "scrubjay key issue --admin"):
+        with serving(path) as server:
+            line = re.search(r"^ +access .*: (scrubjay .*)$", server.banner, re.MULTILINE)[1]
+        assert line.startswith(expected)
+        assert run_text(*shlex.split(line)[1:]).returncode == 0
+        run_text("key", "revoke", first, "--path", path)
 
 
 def test_the_banner_says_that_a_server_is_open(server):

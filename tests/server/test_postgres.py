@@ -22,10 +22,12 @@ from scrubjay import Memory, QuotaExceeded, ScrubjayError
 from scrubjay.commands import SET
 from scrubjay.errors import Unauthenticated
 from scrubjay.outbox.queue import QueueFile, Target
+from scrubjay.settings import server_settings
 from scrubjay.store import api_keys
 from scrubjay.store.postgres import PostgresStore
 from scrubjay.store.postgres.asyncio import AsyncPostgresStore
 from scrubjay.write_keys import new_key
+from scrubjay_command import choose_store
 from scrubjay_postgres import KEY_SECONDS, SharedKeyCache
 
 
@@ -211,6 +213,24 @@ def test_erase_says_what_it_does_not_prove(memories, servers, url):
     done = run_command("erase", memories[0].namespace, "--yes", "--url", url)
     assert b"CAUTION  the rows are deleted and vacuumed" in done.stdout
     assert "k" not in memories[1]
+
+
+def test_the_database_that_is_served_is_the_one_that_was_named(tmp_path, monkeypatch):
+    both = run_command("serve", "--path", tmp_path / "db", "--store", "postgresql://127.0.0.1/x", "--port", "0")
+    assert (both.returncode, b"give one of them" in both.stderr) == (1, True)
+    url = postgres().fresh_url()
+    for variables, flags, served in (
+        ({"SCRUBJAY_URL": url}, {}, url),
+        ({"SCRUBJAY_URL": "http://127.0.0.1:1", "SCRUBJAY_STORE": url}, {}, url),
+        ({"SCRUBJAY_URL": url}, {"store": "postgresql://127.0.0.1/x"}, "postgresql://127.0.0.1/x"),
+        ({"SCRUBJAY_URL": url}, {"path": "db"}, None),
+        ({"SCRUBJAY_URL": "http://127.0.0.1:1"}, {}, None),
+    ):
+        with monkeypatch.context() as patched:
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            choose_store({"path": None, "store": None, **flags})
+            assert server_settings(**flags).store == served
 
 
 def test_when_every_key_is_revoked_each_advice_works_when_it_is_pasted():
