@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from datetime import UTC, datetime
 from typing import Any
 
 from starlette.types import Scope
 
+from scrubjay.errors import ScrubjayError, Unavailable
 from scrubjay.settings import Settings
 
+REPEAT_SECONDS = 60.0
+"""Seconds after which the same failure of the store is logged again: each request may meet it."""
 _access = logging.getLogger("scrubjay.access")
+_failures = logging.getLogger("scrubjay")
 _FIELDS = ("status", "method", "route", "namespace", "client", "ms")
 """Of a line of the access log, in this order."""
 
@@ -42,6 +47,24 @@ def log_refused_connection(status: int, address: str) -> None:
 
 def write_request(**fields: Any) -> None:
     _access.info("request", extra={"request": fields})
+
+
+class FailureLog:
+    """Logs why the store cannot be used, such as a full disk or a damaged file."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._again_at = 0.0
+
+    def log(self, error: ScrubjayError) -> None:
+        """Log an error of the store; the same one again only after REPEAT_SECONDS. Others are the caller's."""
+        now = time.monotonic()
+        if isinstance(error, Unavailable) and (error.detail != self._last or now > self._again_at):
+            self._last, self._again_at = error.detail, now + REPEAT_SECONDS
+            _failures.error("%s", error.detail)
+
+
+failures = FailureLog()
 
 
 class TextFormatter(logging.Formatter):

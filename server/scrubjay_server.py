@@ -99,7 +99,7 @@ from scrubjay_http import (
     write_response,
 )
 from scrubjay_limits import REQUEST_SHARE, BodyLimit, ExportLimit, WatchLimit, send_at_once, share_of_connections
-from scrubjay_log import log_request
+from scrubjay_log import failures, log_request
 from scrubjay_models import Label
 from scrubjay_signin import SignIns
 from scrubjay_watch import MAX_WAIT_SECONDS, EventStream, RefusalLog, Watch
@@ -592,9 +592,9 @@ async def health() -> Response:
 
 @public.get("/ready", name="ready", response_model=models.StatusResult, responses=errors(503))
 async def ready(request: Request) -> Response:
-    """Answers 200 while the database can be read."""
+    """Answers 200 while the database can be read and no damage to it was found."""
     store = request.app.resources.store
-    store.check_file_identity()
+    store.check_ready()
     await store.run(usage.read_usage("ready"))
     return JsonResponse({"status": "ready", "version": __version__})
 
@@ -781,6 +781,7 @@ async def _answer_error(request: Request, error: Any) -> Response:
 def _refuse(scope: Scope, error: ScrubjayError) -> Response:
     """Log an error, if it is a refusal, and make it a response."""
     scope["app"].resources.refusals.log(scope, scope["route"].name, error)
+    failures.log(error)
     return error_response(error, by_script=is_script(scope))
 
 

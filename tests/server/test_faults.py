@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import resource
 import shutil
+import signal
 import sqlite3
 
 import pytest
 import requests
 
-from harness import Server, serving
+from harness import Server, run_text, serving
+from scrubjay.store import items
 from scrubjay.store.sqlite import SqliteStore
 
 
@@ -108,6 +112,24 @@ def test_an_emptied_file_refuses_writes_and_never_returns_wrong_values(server, t
         else:
             assert_unavailable(answer, "", server)
     assert server.process.poll() is None
+
+
+def test_damage_that_a_read_meets_is_logged_once_and_the_server_is_no_longer_ready(tmp_path):
+    path = tmp_path / "db"
+    with contextlib.closing(SqliteStore(path)) as store:
+        for i in range(200):
+            store.run(items.set_item("ns", f"k{i:03}", json.dumps("x" * 1000)))
+    with path.open("r+b") as file:
+        file.seek(40 * 4096)
+        file.write(b"\xff" * (path.stat().st_size - 40 * 4096))
+    with serving(path) as server:
+        for _ in range(3):
+            assert_unavailable(get(server, "/v1/namespaces/ns/values"), "malformed", server)
+        assert_unavailable(get(server, "/ready"), "the file is damaged", server)
+        checked = run_text("doctor", SCRUBJAY_URL=server.url)
+        assert (checked.returncode, "damaged" in checked.stdout) == (1, True)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.stderr.read().count("malformed") == 1
 
 
 def test_a_server_that_is_stopped_while_it_starts_stops(tmp_path):

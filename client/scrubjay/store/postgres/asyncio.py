@@ -103,7 +103,7 @@ class AsyncPostgresStore:
     def run_now(self, _operation: Operation[T]) -> T:
         raise WouldBlock
 
-    def check_file_identity(self) -> None:
+    def check_ready(self) -> None:
         """Do nothing: a database cannot be replaced under an open connection."""
 
     async def sweep(self) -> None:

@@ -100,8 +100,11 @@ class AsyncStore:
         """Run a read in this call; raises WouldBlock if it has a slow statement."""
         return self.store.run(operation, MAX_ROWS)
 
-    def check_file_identity(self) -> None:
+    def check_ready(self) -> None:
+        """Raise Unavailable if the file was moved or replaced, or if SQLite has found that it is damaged."""
         self.store.check_file_identity()
+        if self.store.damage:
+            raise Unavailable(self.store.damage)
 
     async def sweep(self) -> None:
         """Remove what has expired."""
@@ -206,14 +209,14 @@ class AsyncStore:
 
     async def _try_commit(self, jobs: list[Job[Any]]) -> None:
         """Run the jobs on the loop and only the COMMIT in the thread; if that is not possible, all in the thread."""
-        self.check_file_identity()
+        self.store.check_file_identity()
         if all(job.operation.mode is WRITE for job in jobs) and await self._begin() and self._attempt_on_loop(jobs):
             try:
                 await self._in_writer_thread(self._writer.execute, "COMMIT")
             except sqlite3.Error:
                 roll_back(self._writer)
             else:
-                self.check_file_identity()  # a file that was deleted meanwhile has taken the batch with it
+                self.store.check_file_identity()  # a file that was deleted meanwhile has taken the batch with it
                 return
         await self._in_writer_thread(self.store.writer.commit, jobs)
 

@@ -72,7 +72,10 @@ def check_copy(path: Path) -> None:
     with contextlib.closing(Copy(path)) as store:
         damage = store.find_damage()
     if damage:
-        raise Unavailable(f"the copy is damaged, and the database may be, too: {damage[0]}; run `scrubjay doctor`")
+        raise Unavailable(
+            f"the copy is damaged, and the database may be, too: {damage[0]}; on its own machine, run:"
+            " scrubjay doctor --path FILE"
+        )
 
 
 def refuse_same(one: Path, other: Path) -> None:

@@ -40,6 +40,7 @@ the log still grows, because the file's new size has to reach the disk too."""
 _open_stores: weakref.WeakSet[Connections] = weakref.WeakSet()
 """The open files of this process: SQLite's locks only show which files other processes have open."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class Connections(ConnectionPool[sqlite3.Connection]):
@@ -55,6 +56,8 @@ class Connections(ConnectionPool[sqlite3.Connection]):
         self._busy_seconds = busy_seconds
         self._identity = FileIdentity(self.path)
         self._mode = ""
+        self.damage = ""
+        """SQLite's first error about a damaged file, since this was opened."""
         self.reset()
 
     def reset(self) -> None:
@@ -119,7 +122,10 @@ class Connections(ConnectionPool[sqlite3.Connection]):
         )
 
     def explained(self, error: sqlite3.Error) -> ScrubjayError:
-        return explain(error, self.name, self._busy_seconds)
+        explanation = explain(error, self.name, self._busy_seconds)
+        if _code_of(error) in _DAMAGED:
+            self.damage = self.damage or str(explanation)
+        return explanation
 
     def checkpoint(self, connection: sqlite3.Connection, wait_ms: int = 0) -> bool:
         """Copy the write-ahead log into the file and empty it, so that it has no copy of erased data.
@@ -319,7 +325,7 @@ def run_statements(
 
 def explain(error: sqlite3.Error, path: Path | str, busy_seconds: float = BUSY_SECONDS) -> ScrubjayError:
     """SQLite's error as a cause and a fix."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code = _code_of(error)
     if code in _BUSY:
         return Unavailable(f"another process has been writing to {path} for {busy_seconds:g} s; try again")
     file = shlex.quote(str(path)) if Path(path).is_absolute() else "FILE"
@@ -337,6 +343,11 @@ def explain(error: sqlite3.Error, path: Path | str, busy_seconds: float = BUSY_S
         ),
     }.get(code, "run `scrubjay doctor`")
     return Unavailable(f"{path}: {error}; {advice}")
+
+
+def _code_of(error: Exception) -> int:
+    """SQLite's primary result code; 0 for an error that has none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def find_unwritable(path: Path | str) -> Path | None:

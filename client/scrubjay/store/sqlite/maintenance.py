@@ -18,6 +18,8 @@ from scrubjay.store.sqlite.connection import BUSY_SECONDS, Connections, is_busy,
 
 ContextOf = Callable[[Operation[Any]], Context]
 
+MAX_MESSAGES = 10
+"""Messages of SQLite's integrity check that are shown: a damaged file may have one for each page."""
 CHECKPOINT_MS = 100
 """Milliseconds that a checkpoint after an erasure waits for readers of the log."""
 RETRY_SECONDS = 1.0
@@ -54,14 +56,15 @@ def find_damage(connections: Connections) -> list[str]:
     """What is wrong with the file's pages, and what to do about it."""
     connection = connections.take()
     try:
-        found = [row[0] for row in connection.execute("PRAGMA integrity_check").fetchall()]
+        texts = [row[0] for row in connection.execute(f"PRAGMA integrity_check({MAX_MESSAGES})").fetchall()]
     except sqlite3.Error as error:
         return [str(connections.explained(error))]
     finally:
         connections.put_back(connection)
-    if found == ["ok"]:
+    if texts == ["ok"]:
         return []
-    return [*found, f"save what can be read: scrubjay recover {shlex.quote(str(connections.path))}"]
+    found = [line for text in texts for line in text.splitlines() if not line.startswith("***")]
+    return [*found[:MAX_MESSAGES], f"save what can be read: scrubjay recover {shlex.quote(str(connections.path))}"]
 
 
 def compact(connections: Connections, context_of: ContextOf) -> None:
