@@ -54,6 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 def serve(arguments: argparse.Namespace) -> int:
     """Run the service until SIGTERM or Ctrl-C; return the exit status."""
     flags = {name: getattr(arguments, name, None) for name, setting in SETTINGS.items() if setting.serve}
+    stop = threading.Event()
     try:
         choose_store(flags)
         settings = server_settings(**flags)
@@ -64,6 +65,10 @@ def serve(arguments: argparse.Namespace) -> int:
         # Opened once before anything is promised: a bad path or a newer format is reported here.
         store = open_store(settings)
         listener = _listen(settings)
+        for ending in (signal.SIGTERM, signal.SIGINT):
+            # Uvicorn has handlers of its own while it runs. Until then the request to stop is remembered: a key that is
+            # issued is also printed, and an exception raised here could be lost in whatever the interpreter is doing.
+            signal.signal(ending, lambda *_: stop.set())
         start = _describe_access(store, settings)
         location = location_of(store) + (
             " (read-only: the file cannot be written)" if store.only_reads else " (new database)" * is_new
@@ -72,13 +77,8 @@ def serve(arguments: argparse.Namespace) -> int:
     except ScrubjayError as error:
         print(f"scrubjay: {error}", file=sys.stderr)
         return 3 if isinstance(error, Unavailable) else 1
-    stop = threading.Event()
-    for ending in (signal.SIGTERM, signal.SIGINT):
-        # Uvicorn has handlers of its own while it runs. Until then the request to stop is remembered: an exception
-        # raised here could be lost in whatever the interpreter is doing.
-        signal.signal(ending, lambda *_: stop.set())
     text = banner(listener, start, settings, location)
-    if settings.workers > 1:  # which import the service first, while clients would wait
+    if settings.workers > 1 and not start.api_key:  # they import the service first, while clients would wait
         threading.Thread(target=_print_when_ready, args=(text, listener), daemon=True).start()
     else:
         print(text, flush=True)

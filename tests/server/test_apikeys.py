@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import shlex
+import signal
 import socket
+import sqlite3
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +24,8 @@ from starlette.testclient import TestClient
 
 import scrubjay_auth
 import scrubjay_server
-from harness import clean_environment, issue_key, run_command, run_text, serving
+from forking import ForkedServer
+from harness import clean_environment, eventually, issue_key, run_command, run_text, serving
 from scrubjay import AsyncMemory, Forbidden, InvalidInput, Memory, QuotaExceeded, Unauthenticated
 from scrubjay.store import api_keys
 from scrubjay.store.api_keys import Access
@@ -734,6 +738,24 @@ def test_the_line_to_try_in_the_banner_works_when_it_is_pasted(tmp_path):
         assert memory.get("greeting") == "hello"
     with serving(tmp_path / "db", "--require-key") as server:
         assert re.search(r"^ +try +SCRUBJAY_URL=\S+ SCRUBJAY_API_KEY=\.\.\. ", server.banner, re.MULTILINE)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_server_that_is_stopped_as_soon_as_it_has_issued_its_first_key_prints_it(tmp_path, workers):
+    path = tmp_path / "db"
+
+    def has_issued() -> bool:
+        with contextlib.suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
+            return bool(db.execute("SELECT 1 FROM api_keys").fetchall())
+        return False
+
+    arguments = ["--require-key", "--port", "0", "--path", str(path), "--workers", str(workers)]
+    process = ForkedServer(arguments, clean_environment(), {})
+    eventually(has_issued)
+    process.send_signal(signal.SIGTERM)
+    with process.stdout, process.stderr:
+        assert "sj_" in process.stdout.read()
+    assert process.wait(60) == 0
 
 
 def test_the_banner_names_the_command_for_the_keys_of_its_own_database(tmp_path):
