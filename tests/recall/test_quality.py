@@ -51,8 +51,8 @@ def search(corpus, text: str) -> list[str]:
     [
         ("recall_facts.txt", 91.5, 99.9),
         ("recall_strangers.txt", 41.0, 79.0),
-        ("recall_dialogues.txt", 52.5, 95.0),
-        ("recall_blind.txt", 39.5, 81.0),
+        ("recall_dialogues.txt", 52.5, 96.5),
+        ("recall_blind.txt", 41.0, 82.0),
         ("recall_inflected.txt", 92.0, 98.0),
         ("recall_languages.txt", 73.9, 88.5),
         ("recall_diary.txt", 85.5, 98.0),
@@ -88,6 +88,7 @@ RULES = [
     ("questions count less", ranking, "QUESTION_FACTOR", 1.0, "recall_blind.txt"),
     ("previous neighbours", ranking, "PREVIOUS_WEIGHTS", (0.0, 0.0), "recall_chats.txt"),
     ("neighbours of loose notes", ranking, "LOOSE_FACTOR", 0.0, "recall_chats.txt"),
+    ("a last question", ranking, "LAST_QUESTION_FACTOR", 1.0, "recall_dialogues.txt"),
     ("an answer has the words of its question", ranking, "ANSWER_WEIGHTS", (0.0, 0.25), "recall_strangers.txt"),
     (
         "a turn has none of the question after it",

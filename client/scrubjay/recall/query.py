@@ -19,6 +19,7 @@ from scrubjay.recall import word_lists
 from scrubjay.recall.terms import (
     MAX_WORD_CHARS,
     PREFIX_CHARS,
+    QUESTION_MARKS,
     UNSPACED,
     count_affixes,
     prefix_term,
@@ -78,7 +79,6 @@ TIME_SCORE = 0.1
 """What the time alone adds to the score of a note where the query has other words: less than any useful threshold."""
 
 _NAME = re.compile(r"(?<=[\w,;:\"'’“] )[A-Z]\w+")
-_QUESTION_MARKS = ("?", "？", "؟")
 _SENTENCE_END = re.compile(r"(?<=[.!?…؟।])\s+|(?<=[。！？])|\n+")
 _HIRAGANA = re.compile(r"[\u3040-\u309f]+")
 _TOKEN = re.compile(rf"[{UNSPACED}]{{1,2}}|[^\s{UNSPACED}]+")
@@ -156,7 +156,7 @@ def find_questions(passages: Sequence[str]) -> set[int]:
 
 
 def has_question_mark(passage: str) -> bool:
-    return passage.rstrip().endswith(_QUESTION_MARKS)
+    return passage.rstrip().endswith(QUESTION_MARKS)
 
 
 def _starts_like_question(passage: str) -> bool:
