@@ -73,6 +73,8 @@ UNKNOWN_PAIR_FACTOR = 0.3
 another."""
 OTHER_FORM_FACTOR = 0.3
 """The same for a word of which notes have only the first letters: it may well be another form of theirs."""
+LIGHT_VERB_FACTOR = 0.6
+"""The factor for the weight of a verb such as take or get: its object says what a question is about."""
 HIRAGANA_FACTOR = 0.3
 """The factor for the weight of hiragana: in Japanese they are mostly particles and endings, which all notes have."""
 TIME_SCORE = 0.1
@@ -313,8 +315,16 @@ def _is_pair(word: str) -> bool:
 
 
 def _weight(term: int, word: str, count: int, total: int) -> float:
-    factor = PREFIX_WEIGHT if term < 0 else HIRAGANA_FACTOR if _HIRAGANA.fullmatch(word) else 1.0
-    return inverse_frequency(total, count) * factor
+    return inverse_frequency(total, count) * _word_factor(term, word)
+
+
+def _word_factor(term: int, word: str) -> float:
+    """How much a word counts beside others that are as rare."""
+    if term < 0:
+        return PREFIX_WEIGHT
+    if word in word_lists.light_verbs():
+        return LIGHT_VERB_FACTOR
+    return HIRAGANA_FACTOR if _HIRAGANA.fullmatch(word) else 1.0
 
 
 def _scales(ideals: Sequence[float], asking: Collection[int]) -> list[float]:
