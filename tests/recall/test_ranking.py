@@ -22,6 +22,7 @@ from scrubjay.recall.ranking import (
     limit_scores,
     similarities,
 )
+from scrubjay.recall.terms import Asks
 from scrubjay.store import notes
 from scrubjay.validation import NewNote, RecallQuery
 
@@ -34,11 +35,11 @@ def test_a_question_passes_its_similarity_to_the_answer_after_it():
         speaker=(),
         updated_at=0,
         times=1,
-        is_question=True,
+        asks=Asks.ONLY,
         is_change=False,
         is_turn=True,
     )
-    answer = turn._replace(id=2, previous=(1,), next=(), is_question=False)
+    answer = turn._replace(id=2, previous=(1,), next=(), asks=Asks.NO)
     passed = similarities({1: 0.8, 9: 0.7}, [turn, answer])
     assert passed[2] == 0.8 > passed[1] > 0
     assert 9 not in passed
@@ -48,8 +49,8 @@ def test_a_question_passes_its_similarity_to_the_answer_after_it():
 
 def fused(lexical: dict[int, float], cosines: dict[int, float]) -> dict[int, float]:
     """The scores of turns of a session, as callers see them, the best first."""
-    turns = [Candidate(id_, (), (), (), 0, 1, is_question=False, is_change=False, is_turn=True) for id_ in range(9)]
-    evidence = Evidence(QueryTerms([], {}, {}, [], 0, {}), Occurrences({}, {}), frozenset(), ())
+    turns = [Candidate(id_, (), (), (), 0, 1, asks=Asks.NO, is_change=False, is_turn=True) for id_ in range(9)]
+    evidence = Evidence(QueryTerms([], {}, {}, [], 0, {}), Occurrences({}, {}), frozenset(), {})
     ranked = fuse([Ranked(*each) for each in lexical.items()], cosines, turns, evidence)
     return dict(limit_scores(ranked, is_fused=True))
 
@@ -85,7 +86,7 @@ def test_a_model_moves_no_note_past_one_that_fits_better_by_more_than_its_weight
 
 
 def test_a_turn_is_near_a_question_if_the_turn_beside_it_is():
-    note = Candidate(1, (), (2,), (), 0, 1, is_question=False, is_change=False, is_turn=True)
+    note = Candidate(1, (), (2,), (), 0, 1, asks=Asks.NO, is_change=False, is_turn=True)
     other = note._replace(id=2, previous=(1,), next=())
     assert similarities({1: 0.2, 2: 0.8}, [note, other]) == {1: pytest.approx(0.5), 2: 0.8}
     loose = [each._replace(is_turn=False) for each in (note, other)]
@@ -239,3 +240,11 @@ def test_notes_that_follow_each_other_with_speakers_are_turns_of_a_conversation(
     remember(driver, "Ana: guess what we adopted", "Ben: a kitten!", "the shop opens at nine", session=None)
     found = driver.run(notes.recall("ns", RecallQuery.check("kitten")))
     assert [note.content for note in found] == ["Ben: a kitten!", "Ana: guess what we adopted"]
+
+
+def test_an_answer_has_more_of_a_turn_that_ends_in_a_question_than_of_a_statement(driver):
+    remember(driver, "Ana: I made some tea. Do you like sport?", "Ben: Badminton on Sundays.", session="one")
+    remember(driver, "Ana: I made some tea. You like sport!", "Ben: Football on Sundays.", session="two")
+    scores = {note.content: note.score for note in driver.run(notes.recall("ns", RecallQuery.check("sport")))}
+    assert scores["Ben: Badminton on Sundays."] > scores["Ben: Football on Sundays."]
+    assert scores["Ana: I made some tea. You like sport!"] > scores["Ana: I made some tea. Do you like sport?"]

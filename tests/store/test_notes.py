@@ -19,7 +19,7 @@ from scrubjay.recall import query as query_analysis
 from scrubjay.recall import word_lists
 from scrubjay.recall.stemmer import stem
 from scrubjay.recall.synonyms import read_groups
-from scrubjay.recall.terms import count_terms, is_only_question, split_words, term_of
+from scrubjay.recall.terms import Asks, asks, count_terms, split_words, term_of
 from scrubjay.store import candidates, consistency, items, notes, usage, vectors
 from scrubjay.store.operation import Quota
 from scrubjay.store.transaction import run_all
@@ -376,7 +376,17 @@ def test_a_question_without_an_answer_is_found_like_any_note(driver, session):
     ],
 )
 def test_only_questions_are_only_questions(text, expected):
-    assert is_only_question(text) is expected
+    assert (asks(text) == Asks.ONLY) is expected
+
+
+@pytest.mark.parametrize("text", ["I moved to Porto and found a new job. What about you? ", "我搬到了波尔图。你呢？"])
+def test_a_text_may_end_in_a_question(text):
+    assert asks(text) == Asks.LAST
+
+
+@pytest.mark.parametrize("text", ["", "I moved to Porto.", "What about you? I moved to Porto and found a new job."])
+def test_a_text_that_does_not_end_in_a_question_does_not_ask(text):
+    assert asks(text) == Asks.NO
 
 
 @pytest.mark.parametrize(
@@ -634,8 +644,8 @@ def test_scores_are_between_0_and_1_and_fall_in_an_order_that_stays(driver, said
 
 
 @given(text=st.text("a.!?？ ", max_size=12) | st.text())
-def test_only_a_text_that_ends_in_a_question_mark_is_only_a_question(text):
-    assert not is_only_question(text) or text.strip()[-1] in "?？"
+def test_only_a_text_that_ends_in_a_question_mark_asks(text):
+    assert asks(text) == Asks.NO or text.strip()[-1] in "?？؟"
 
 
 def test_every_synonym_is_a_searchable_word_and_adds_a_term():

@@ -19,6 +19,7 @@ from scrubjay.recall import word_lists
 from scrubjay.recall.terms import (
     MAX_WORD_CHARS,
     PREFIX_CHARS,
+    QUESTION_MARKS,
     UNSPACED,
     count_affixes,
     prefix_term,
@@ -72,13 +73,14 @@ UNKNOWN_PAIR_FACTOR = 0.3
 another."""
 OTHER_FORM_FACTOR = 0.3
 """The same for a word of which notes have only the first letters: it may well be another form of theirs."""
+LIGHT_VERB_FACTOR = 0.6
+"""The factor for the weight of a verb such as take or get: its object says what a question is about."""
 HIRAGANA_FACTOR = 0.3
 """The factor for the weight of hiragana: in Japanese they are mostly particles and endings, which all notes have."""
 TIME_SCORE = 0.1
 """What the time alone adds to the score of a note where the query has other words: less than any useful threshold."""
 
 _NAME = re.compile(r"(?<=[\w,;:\"'’“] )[A-Z]\w+")
-_QUESTION_MARKS = ("?", "？", "؟")
 _SENTENCE_END = re.compile(r"(?<=[.!?…؟।])\s+|(?<=[。！？])|\n+")
 _HIRAGANA = re.compile(r"[\u3040-\u309f]+")
 _TOKEN = re.compile(rf"[{UNSPACED}]{{1,2}}|[^\s{UNSPACED}]+")
@@ -156,7 +158,7 @@ def find_questions(passages: Sequence[str]) -> set[int]:
 
 
 def has_question_mark(passage: str) -> bool:
-    return passage.rstrip().endswith(_QUESTION_MARKS)
+    return passage.rstrip().endswith(QUESTION_MARKS)
 
 
 def _starts_like_question(passage: str) -> bool:
@@ -313,8 +315,16 @@ def _is_pair(word: str) -> bool:
 
 
 def _weight(term: int, word: str, count: int, total: int) -> float:
-    factor = PREFIX_WEIGHT if term < 0 else HIRAGANA_FACTOR if _HIRAGANA.fullmatch(word) else 1.0
-    return inverse_frequency(total, count) * factor
+    return inverse_frequency(total, count) * _word_factor(term, word)
+
+
+def _word_factor(term: int, word: str) -> float:
+    """How much a word counts beside others that are as rare."""
+    if term < 0:
+        return PREFIX_WEIGHT
+    if word in word_lists.light_verbs():
+        return LIGHT_VERB_FACTOR
+    return HIRAGANA_FACTOR if _HIRAGANA.fullmatch(word) else 1.0
 
 
 def _scales(ideals: Sequence[float], asking: Collection[int]) -> list[float]:

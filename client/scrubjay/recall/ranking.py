@@ -2,7 +2,8 @@
 
 BM25 over fields, with weights measured on long conversations: a note's own terms count fully, those of the two notes
 before and after it in its session less. Where a turn is only a question, its terms count fully for the answer after it
-and not at all for the turn before. A note by a speaker whom the query names counts half as much again, and so does one
+and not at all for the turn before. A turn that ends in a question after other sentences counts a little less itself,
+and more for the answer. A note by a speaker whom the query names counts half as much again, and so does one
 of the time that the query asks about. A note that repeats what an older one stated comes before it. Otherwise
 recency and frequency only break ties: as part of the score they made it worse.
 
@@ -12,11 +13,12 @@ A lexical score of 1 is that of a short note with every term of a passage of the
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from scrubjay.recall.query import LENGTH_PENALTY, SATURATION, QueryTerms
+from scrubjay.recall.terms import Asks
 
 PREVIOUS_WEIGHTS, NEXT_WEIGHTS = (0.5, 0.25), (0.3, 0.2)
 """The weight of a term in the neighbours of a note, the nearest first, where in the note itself it has 1."""
@@ -31,6 +33,10 @@ BEFORE_QUESTION_WEIGHTS = (0.0, *NEXT_WEIGHTS[1:])
 """NEXT_WEIGHTS for a note whose next one is only a question: its terms are not about what was said before."""
 QUESTION_FACTOR = 0.7
 """The factor for a note that is only a question and is followed by another: a query like it wants the answer."""
+LAST_QUESTION_WEIGHTS = (0.65, *PREVIOUS_WEIGHTS[1:])
+"""PREVIOUS_WEIGHTS for a note whose previous one ends in a question."""
+LAST_QUESTION_FACTOR = 0.9
+"""QUESTION_FACTOR for a note that ends in a question after other sentences."""
 SPEAKER_FACTOR = 1.5
 """The factor for a note whose speaker the query names."""
 SINGLE_WORD_FACTOR = 0.45
@@ -88,8 +94,8 @@ class Candidate(NamedTuple):
     """The terms of its speaker's name."""
     updated_at: int
     times: int
-    is_question: bool
-    """Whether it is only a question, as a turn of a conversation that the next turn answers."""
+    asks: int
+    """Of `Asks`: whether it is a question, or ends in one, that the next turn of the conversation answers."""
     is_change: bool
     """Whether it says that something is different from before."""
     is_turn: bool
@@ -146,8 +152,8 @@ class Evidence(NamedTuple):
     occurrences: Occurrences
     speakers: frozenset[int]
     """The terms of all words of the query, which may name a speaker."""
-    questions: Container[int]
-    """The candidates that are only a question."""
+    asks: Mapping[int, int]
+    """The candidates that ask, and how."""
 
 
 class Scored(NamedTuple):
@@ -245,13 +251,19 @@ def _with_context(scores: Sequence[float]) -> float:
 
 
 def _factor(candidate: Candidate, evidence: Evidence) -> float:
-    factor = QUESTION_FACTOR if candidate.is_question and candidate.next else 1.0
+    factor = _question_factor(candidate)
     return factor if evidence.speakers.isdisjoint(candidate.speaker) else factor * SPEAKER_FACTOR
+
+
+def _question_factor(candidate: Candidate) -> float:
+    if not (candidate.asks and candidate.next):
+        return 1.0
+    return QUESTION_FACTOR if candidate.asks == Asks.ONLY else LAST_QUESTION_FACTOR
 
 
 def _counts_with_neighbours(candidate: Candidate, evidence: Evidence) -> dict[int, float]:
     """How often a candidate and its neighbours have each term; this and `_best_values` take most of the time."""
-    known, questions = evidence.occurrences.counts, evidence.questions
+    known, asks = evidence.occurrences.counts, evidence.asks
     before, after = candidate.previous, candidate.next
     counts = dict(known.get(candidate.id, _NO_COUNTS))
     factor = 1.0
@@ -259,11 +271,14 @@ def _counts_with_neighbours(candidate: Candidate, evidence: Evidence) -> dict[in
         if not counts:
             return counts
         factor = LOOSE_FACTOR
-    weights = ANSWER_WEIGHTS if before and before[0] in questions else PREVIOUS_WEIGHTS
+    asked = asks.get(before[0], Asks.NO) if before else Asks.NO
+    weights = PREVIOUS_WEIGHTS
+    if asked:
+        weights = ANSWER_WEIGHTS if asked == Asks.ONLY else LAST_QUESTION_WEIGHTS
     for note, weight in zip(before, weights, strict=False):
         for term, count in known.get(note, _NO_COUNTS).items():
             counts[term] = counts.get(term, 0.0) + factor * weight * count
-    weights = BEFORE_QUESTION_WEIGHTS if after and after[0] in questions else NEXT_WEIGHTS
+    weights = BEFORE_QUESTION_WEIGHTS if after and asks.get(after[0]) == Asks.ONLY else NEXT_WEIGHTS
     for note, weight in zip(after, weights, strict=False):
         for term, count in known.get(note, _NO_COUNTS).items():
             counts[term] = counts.get(term, 0.0) + factor * weight * count
@@ -328,7 +343,7 @@ def _pass_to_answers(nearest: Mapping[int, float], candidates: Iterable[Candidat
     passed = {id_: cosine for id_, cosine in sorted(nearest.items()) if id_ in known}
     for id_ in list(passed):
         answer = next(iter(known[id_].next), None)
-        if known[id_].is_question and answer is not None and answer in known:
+        if known[id_].asks == Asks.ONLY and answer is not None and answer in known:
             passed[answer], passed[id_] = max(passed.get(answer, 0.0), passed[id_]), passed[id_] * QUESTION_FACTOR
     return passed
 
@@ -405,8 +420,7 @@ def explain(
     parts["neighbours"] = totals[best] - parts["words"]
     parts["single word"] = scores[best] - totals[best]
     parts["context"] = _with_context(scores) - scores[best]
-    is_question = candidate.is_question and bool(candidate.next)
-    parts["question"] = sum(parts.values()) * (QUESTION_FACTOR - 1) * is_question
+    parts["question"] = sum(parts.values()) * (_question_factor(candidate) - 1)
     parts["speaker"] = (
         sum(parts.values()) * (SPEAKER_FACTOR - 1) * (not evidence.speakers.isdisjoint(candidate.speaker))
     )

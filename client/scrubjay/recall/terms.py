@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from enum import IntEnum
 from functools import lru_cache
 from hashlib import blake2b
 from zlib import crc32
@@ -41,7 +42,8 @@ MONTHS = (
     *("january", "february", "march", "april", "may", "june"),
     *("july", "august", "september", "october", "november", "december"),
 )
-_SENTENCES = re.compile(r"[^.!?。！？]+[.!?。！？]?")
+QUESTION_MARKS = ("?", "？", "؟")
+_SENTENCES = re.compile(r"[^.!?。！？؟]+[.!?。！？؟]?")
 # Optional in writing: accents, Hebrew and Arabic vowels, joiners, the skin tone of an emoji.
 _MARKS = re.compile(
     r"[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u065f\u0670\u200c\u200d\ufe0e\ufe0f"
@@ -54,11 +56,22 @@ _UMLAUT = re.compile(r"(?<![aeiouyq])([aou])e(?=[^aeiouy])")
 _SUFFIX_BITS = 0xFFFF
 
 
-def is_only_question(text: str) -> bool:
-    """Whether a text ends in a question and has next to no other sentences."""
+class Asks(IntEnum):
+    """Whether a text asks, so that what follows it is an answer."""
+
+    NO = 0
+    ONLY = 1
+    LAST = 2
+    """It ends in a question, and says something else before."""
+
+
+def asks(text: str) -> Asks:
+    """Whether a text asks."""
+    if not text.rstrip().endswith(QUESTION_MARKS):
+        return Asks.NO
     sentences = _SENTENCES.findall(text.strip())
-    stated = sum(len(split_words(sentence)) for sentence in sentences if sentence[-1] not in "?？")
-    return bool(sentences) and text.rstrip()[-1] in "?？" and stated <= MAX_GREETING_WORDS
+    stated = sum(len(split_words(sentence)) for sentence in sentences if not sentence.endswith(QUESTION_MARKS))
+    return Asks.ONLY if sentences and stated <= MAX_GREETING_WORDS else Asks.LAST
 
 
 def is_change(text: str) -> bool:

@@ -59,6 +59,12 @@ def fillers() -> frozenset[str]:
 
 
 @cache
+def light_verbs() -> frozenset[str]:
+    """The forms of verbs that say little without their object."""
+    return frozenset(_read("light_verbs.txt")["English"])
+
+
+@cache
 def change_words() -> tuple[frozenset[str], tuple[str, ...]]:
     """Words, and parts of texts, that say that something is different from before."""
     lists = _read("changes.txt")

@@ -18,10 +18,11 @@ from scrubjay.exact_json import byte_size, decode, encode, to_text
 from scrubjay.models import Note, to_time
 from scrubjay.recall.documents import strings_in
 from scrubjay.recall.terms import (
+    Asks,
+    asks,
     count_affixes,
     count_terms,
     is_change,
-    is_only_question,
     split_words,
     term_of,
     time_term,
@@ -119,7 +120,7 @@ class Row(NamedTuple):
             hash_label(cipher, self.session),
             json.dumps(speaker) if speaker else None,
             "".join(f",{hash_label(cipher, tag)}," for tag in self.tags),
-            int(len(self.content) < MAX_QUESTION_CHARS and is_only_question(self.content)),
+            int(asks(self.content) if len(self.content) < MAX_QUESTION_CHARS else Asks.NO),
             int(is_change(self.content[:MAX_QUESTION_CHARS])),
             self.pinned,
             self.times,

@@ -332,7 +332,7 @@ def recall(
     occurrences = yield from search.occurrences(neighbours.notes)
     candidates, ids = yield from _read_candidates(neighbours, filters)
     speakers = frozenset(hash_words(context.cipher, query.query[-MAX_QUERY_CHARS:]))
-    evidence = Evidence(terms, occurrences, speakers, {each.id for each in candidates if each.is_question})
+    evidence = Evidence(terms, occurrences, speakers, {each.id: each.asks for each in candidates if each.asks})
     ranked = rank(candidates, evidence)
     lexical = dict(ranked)
     cosines = similarities({ids[id_]: cosine for id_, cosine in nearest.items() if id_ in ids}, candidates)
