@@ -187,8 +187,8 @@ function bodyOf(text, seconds) {
  */
 function expiryField(expiresAt) {
   const local = (time) => new Date(time - new Date(time).getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
-  const first = expiresAt ? local(Date.parse(expiresAt)) : "";
-  const input = h("input", { type: "datetime-local", step: 1, value: first });
+  const input = h("input", { type: "datetime-local", step: 1, value: expiresAt ? local(Date.parse(expiresAt)) : "" });
+  const first = input.value; // browsers leave out seconds that are zero
   const choose = (text, seconds) => h("button.link", { type: "button", onclick: () => { input.value = seconds ? local(Date.now() + seconds * 1000) : ""; } }, text);
   const seconds = (stored = null) => {
     const at = input.value === first ? stored?.expires_at ?? null : input.value || null;

@@ -166,7 +166,8 @@ def test_an_edited_value_expires_when_it_did(page, open_server, memory):
     before = memory.item("plan").expires_at
     show(page, open_server, "n", memory.namespace, "items", "plan")
     page.get_by_role("button", name="Edit").click()
-    expect(page.get_by_label("Expires at")).to_have_value(before.astimezone().strftime("%Y-%m-%dT%H:%M:%S"))
+    shown = before.astimezone().strftime("%Y-%m-%dT%H:%M:%S")
+    expect(page.get_by_label("Expires at")).to_have_value(re.compile(re.sub(":00$", "(:00)?$", shown)))
     page.get_by_role("textbox", name="Value, as JSON").fill('{"step": 2}')
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("Saved")).to_be_visible()
