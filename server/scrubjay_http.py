@@ -22,7 +22,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, BeforeValidator
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import ClientDisconnect
-from starlette.types import Message, Receive, Scope
+from starlette.types import Message, Receive, Scope, Send
 
 from scrubjay.errors import (
     Conflict,
@@ -63,7 +63,7 @@ from scrubjay.validation import (
 )
 from scrubjay_activity import RequestCounter
 from scrubjay_auth import NEW_KEY, Authenticator, Quotas, headers_of
-from scrubjay_limits import MAX_BODY_BYTES, SMALL_BODY_BYTES, BodyLimit, ExportLimit, WatchLimit
+from scrubjay_limits import MAX_BODY_BYTES, SMALL_BODY_BYTES, BodyLimit, ExportLimit, WatchLimit, check_unread
 from scrubjay_models import NAME_PATTERN, ErrorResult
 from scrubjay_watch import AnyWatchers, RefusalLog
 
@@ -638,6 +638,18 @@ class JsonResponse(Response):
             (b"content-length", b"%d" % len(self.body)),
             *headers,
         ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await Response.__call__(within_limits(self, scope), scope, receive, send)
+
+
+def within_limits(response: Response, scope: Scope) -> Response:
+    """The response, or an error in its place if the client leaves too many large ones unread."""
+    try:
+        check_unread(scope, len(response.body))
+    except Unavailable as error:
+        return error_response(error)
+    return response
 
 
 def write_response(data: Any, usage: NamespaceUsage, version: int = 0) -> JsonResponse:

@@ -96,6 +96,7 @@ from scrubjay_http import (
     path_fault,
     seconds_text,
     sends,
+    within_limits,
     write_response,
 )
 from scrubjay_limits import REQUEST_SHARE, BodyLimit, ExportLimit, WatchLimit, send_at_once, share_of_connections
@@ -728,6 +729,7 @@ class Service(FastAPI):
         else:
             reading.close()
             return False
+        response = within_limits(response, scope)
         scope["status"] = response.status_code
         send_at_once(response, cycle.send)
         self._count(scope, started)
@@ -750,6 +752,7 @@ class Service(FastAPI):
         else:
             await FastAPI.__call__(self, scope, receive, _note_status(scope, send))
             return
+        response = within_limits(response, scope)
         scope["status"] = response.status_code
         if not send_at_once(response, send):
             await response(scope, receive, send)

@@ -248,6 +248,31 @@ def test_memory_for_bodies_is_limited_and_released(bodies):
         assert not limit._buffered
 
 
+@pytest.mark.parametrize("path", ["items/large", "values?limit=1"])
+def test_a_client_that_does_not_read_large_responses_fills_no_memory_and_blocks_only_itself(tmp_path, path):
+    key, other = (issue_key(tmp_path / "db", name) for name in ("reader", "other"))
+    with Memory("ns", path=str(tmp_path / "db"), durability="fast") as memory:
+        memory.set("large", "x" * 15_000_000)
+    with serving(tmp_path / "db") as server, contextlib.ExitStack() as sockets:
+        url, statuses = f"{server.url}/v1/namespaces/ns/{path}", []
+        for _ in range(20):
+            unread = sockets.enter_context(connect(server))
+            unread.sendall(b"GET /v1/namespaces/ns/%b HTTP/1.1\r\nHost: x\r\n" % path.encode())
+            unread.sendall(b"X-API-Key: %b\r\n\r\n" % key.encode())
+            statuses.append(unread.recv(12)[-3:])
+        assert set(statuses[:4]) == {b"200"}
+        assert set(statuses[6:]) == {b"503"}
+        refused = requests.get(url, headers={"X-API-Key": key}, timeout=60)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        small = requests.get(f"{server.url}/v1/namespaces/ns/items", headers={"X-API-Key": key}, timeout=60)
+        assert small.json() == {"keys": ["large"]}
+        with Memory("ns", url=server.url, api_key=key) as memory:
+            assert memory.remember("word " * 20_000).times == 1, "a write that has happened is answered"
+        assert len(requests.get(url, headers={"X-API-Key": other}, timeout=60).content) > 15_000_000
+        sockets.close()
+        eventually(lambda: requests.get(url, headers={"X-API-Key": key}, timeout=60).status_code == 200)
+
+
 def test_a_body_shorter_than_its_content_length_times_out(quick):
     with connect(quick) as client:
         client.sendall(HEAD + b'Content-Length: 1000\r\n\r\n{"value": 5}')
