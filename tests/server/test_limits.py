@@ -20,11 +20,15 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
+import scrubjay_http
 import scrubjay_limits
-from harness import Server, eventually, issue_key, serving
+import scrubjay_server
+from harness import AsgiTransport, Server, eventually, issue_key, serving
 from scrubjay import Memory, QuotaExceeded, Unauthenticated, Unavailable
 from scrubjay.exact_json import MAX_WRITE_ROWS
+from scrubjay.settings import server_settings
 from scrubjay.validation import MAX_NOTE_BYTES
+from scrubjay_http import OFF_LOOP_BYTES
 from scrubjay_limits import (
     CHECK_SECONDS,
     MAX_COUNTED_CLIENTS,
@@ -758,6 +762,30 @@ def test_one_request_does_not_hold_the_file_for_millions_of_rows(quick, verb):
     }[verb]
     answer = requests.request(method, f"{quick.url}/v1/namespaces/rows/{path}", json=body, timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (413, "value_too_large"), answer.text
+
+
+def test_a_large_body_is_parsed_on_a_thread_and_a_small_one_is_not(tmp_path, monkeypatch):
+    parsed_by = []
+
+    def parse(body, given):
+        parsed_by.append((len(given) > OFF_LOOP_BYTES, threading.current_thread().name.startswith("scrubjay-parser")))
+        return original(body, given)
+
+    original = scrubjay_http.JsonBody._parse
+    monkeypatch.setattr(scrubjay_http.JsonBody, "_parse", parse)
+    transport = AsgiTransport(scrubjay_server.create_app(server_settings(path=str(tmp_path / "db"))))
+    try:
+        for size in (10, 2 * OFF_LOOP_BYTES):
+            for method, path, field in (
+                ("PUT", "items/k", "value"),
+                ("POST", "notes", "content"),
+                ("POST", "notes/recall", "query"),
+            ):
+                body = json.dumps({field: "x" * size}).encode()
+                assert transport.send(method, f"/v1/namespaces/ns/{path}", body, {}).status == 200
+    finally:
+        transport.close()
+    assert parsed_by == [(False, False)] * 3 + [(True, True)] * 3
 
 
 def test_small_requests_are_answered_while_large_bodies_are_parsed(quick):
