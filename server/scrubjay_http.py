@@ -9,7 +9,7 @@ import json
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
@@ -521,6 +521,24 @@ class JsonBody(Generic[M]):
         except pydantic.ValidationError as error:
             known = None if self.model.model_config.get("extra") != "forbid" else self.model.model_fields
             raise _explained(error.errors(include_url=False)[0], known) from None
+
+
+async def while_connected(caller: Caller, work: Coroutine[Any, Any, T]) -> T:
+    """The result of work that waits; raises ClientDisconnect as soon as the client, which sends no body, hangs up."""
+    working, connected = asyncio.create_task(work), asyncio.create_task(_disconnect(caller.receive))
+    try:
+        await asyncio.wait((working, connected), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        connected.cancel()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _chunks(message: Message, receive: Receive) -> AsyncIterator[bytes]:

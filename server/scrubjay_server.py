@@ -96,6 +96,7 @@ from scrubjay_http import (
     path_fault,
     seconds_text,
     sends,
+    while_connected,
     within_limits,
     write_response,
 )
@@ -553,7 +554,7 @@ async def watch_changes(
     found = await watch.read()
     if not found and wait:
         with watching:
-            found = await watch.wait(wait)
+            found = await while_connected(caller, watch.wait(wait))
     return JsonResponse({"changes": [change.to_json() for change in found], "cursor": watch.cursor})
 
 

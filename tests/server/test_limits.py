@@ -623,6 +623,16 @@ def test_a_clients_open_watches_are_limited(tmp_path):
             assert watch(server).status_code == 429
 
 
+def test_a_watch_whose_client_has_hung_up_is_not_counted(tmp_path):
+    short = {"headers": {"Accept": "application/json"}, "params": {"wait": 0.01, "after": 0}}
+    with serving(tmp_path / "db", "--max-watches", "2") as server:
+        with connect(server) as one, connect(server) as other:
+            for client in (one, other):
+                client.sendall(LONG_POLL + b"\r\n")
+            eventually(lambda: watch(server, **short).status_code == 429)
+        eventually(lambda: watch(server, **short).status_code == 200, seconds=50)  # they would wait for 60
+
+
 def test_a_refused_watch_is_not_counted(tmp_path):
     with serving(tmp_path / "db", "--max-watches", "1") as server:
         for _ in range(3):
