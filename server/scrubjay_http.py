@@ -9,7 +9,7 @@ import json
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
@@ -22,7 +22,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, BeforeValidator
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import ClientDisconnect
-from starlette.types import Message, Receive, Scope
+from starlette.types import Message, Receive, Scope, Send
 
 from scrubjay.errors import (
     Conflict,
@@ -63,7 +63,7 @@ from scrubjay.validation import (
 )
 from scrubjay_activity import RequestCounter
 from scrubjay_auth import NEW_KEY, Authenticator, Quotas, headers_of
-from scrubjay_limits import MAX_BODY_BYTES, SMALL_BODY_BYTES, BodyLimit, ExportLimit, WatchLimit
+from scrubjay_limits import MAX_BODY_BYTES, SMALL_BODY_BYTES, BodyLimit, ExportLimit, WatchLimit, check_unread
 from scrubjay_models import NAME_PATTERN, ErrorResult
 from scrubjay_watch import AnyWatchers, RefusalLog
 
@@ -523,6 +523,24 @@ class JsonBody(Generic[M]):
             raise _explained(error.errors(include_url=False)[0], known) from None
 
 
+async def while_connected(caller: Caller, work: Coroutine[Any, Any, T]) -> T:
+    """The result of work that waits; raises ClientDisconnect as soon as the client, which sends no body, hangs up."""
+    working, connected = asyncio.create_task(work), asyncio.create_task(_disconnect(caller.receive))
+    try:
+        await asyncio.wait((working, connected), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        connected.cancel()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def _chunks(message: Message, receive: Receive) -> AsyncIterator[bytes]:
     """The pieces of a body, of which the first has been received."""
     while message["type"] != "http.disconnect":
@@ -638,6 +656,18 @@ class JsonResponse(Response):
             (b"content-length", b"%d" % len(self.body)),
             *headers,
         ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await Response.__call__(within_limits(self, scope), scope, receive, send)
+
+
+def within_limits(response: Response, scope: Scope) -> Response:
+    """The response, or an error in its place if the client leaves too many large ones unread."""
+    try:
+        check_unread(scope, len(response.body))
+    except Unavailable as error:
+        return error_response(error)
+    return response
 
 
 def write_response(data: Any, usage: NamespaceUsage, version: int = 0) -> JsonResponse:

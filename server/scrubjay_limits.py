@@ -8,6 +8,7 @@ A client is an api key, or an address while the server has no api keys. No clien
 
 - Memory for request bodies: one client gets at most a quarter (BODY_SHARE). The first 64 KiB of each body are not
   counted, so a small write is never refused because of another client's large ones.
+- Memory for responses: the same share, of what its connections have not read yet. One response alone is always sent.
 - Connections: one client's requests use at most half (REQUEST_SHARE). When all connections are open, a new one
   replaces another. Connections whose last request had no valid key, or that have not sent a request yet, are
   unauthenticated; one of them is closed if they are a quarter of all (UNAUTHENTICATED_SHARE) or if no authenticated
@@ -32,7 +33,7 @@ from http import HTTPStatus
 from typing import Any
 
 from starlette.responses import Response
-from starlette.types import Send
+from starlette.types import Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from scrubjay.errors import InvalidInput, QuotaExceeded, ScrubjayError, Unavailable, ValueTooLarge, pluralize
@@ -52,9 +53,10 @@ MAX_BODY_BYTES = 2 * MAX_WRITE_BYTES + 2**20
 SMALL_BODY_BYTES = 64 * 2**10
 """Bytes of each body that are not counted in MAX_BUFFERED_BYTES: what Uvicorn reads ahead anyway, 64 MB in all."""
 MAX_BUFFERED_BYTES = 8 * MAX_BODY_BYTES
-"""Bytes of unfinished bodies that a process keeps in memory; more are refused with 503."""
+"""Bytes of unfinished bodies that a process keeps in memory, and of unread responses; more are refused with 503."""
 BODY_SHARE = 4
-"""One client's bodies get MAX_BUFFERED_BYTES divided by this: two of the largest, or four values of 16 MB."""
+"""One client's bodies get MAX_BUFFERED_BYTES divided by this: two of the largest, or four values of 16 MB. So do its
+responses."""
 MAX_CONNECTIONS = 1000
 """Open connections of a process; a new one beyond that replaces another."""
 REQUEST_SHARE = 2
@@ -102,6 +104,10 @@ class LimitedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._head_bytes_received > MAX_HEAD_BYTES:
             self._refuse(_head_too_large())
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["connections"] = self.connections  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         if self._head_bytes_received > MAX_HEAD_BYTES and self._head_bytes() > MAX_HEAD_BYTES:
@@ -259,6 +265,11 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             self._refuse(_all_connections_in_use())
 
+    @property
+    def client_id(self) -> str:
+        """The client of its last request; empty if that was not admitted."""
+        return str(self.cycle.scope.get("client_id", "")) if self.cycle else ""
+
     def close_for_another(self) -> None:
         """Close this connection; a client that waits for a response gets an error."""
         if self.transport.get_write_buffer_size():  # close() would wait until the client has read it
@@ -316,6 +327,24 @@ def _raw_response(error: ScrubjayError) -> bytes:
         f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
         f"scrubjay-version: {__version__}\r\ncontent-length: {len(body)}\r\n{wait}connection: close\r\n\r\n{body}"
     ).encode()
+
+
+def check_unread(scope: Scope, size: int) -> None:
+    """Raise Unavailable if a response of this size is too much beside those that clients have not read yet.
+
+    The response to a write is always sent: the write has happened.
+    """
+    if size <= SMALL_BODY_BYTES or scope.get("writes"):
+        return
+    unread: Counter[str] = Counter()
+    for each in scope.get("connections", ()):
+        if isinstance(each, LimitedProtocol) and (waiting := each.transport.get_write_buffer_size()):
+            unread[each.client_id] += waiting
+    own = unread[scope.get("client_id", "")]
+    if own and own + size > MAX_BUFFERED_BYTES // BODY_SHARE:
+        raise Unavailable("this client leaves too many large responses unread; read them first")
+    if unread.total() and unread.total() + size > MAX_BUFFERED_BYTES:
+        raise Unavailable("too many large responses are being read at once; try again in a moment")
 
 
 def send_at_once(response: Response, send: Send) -> bool:

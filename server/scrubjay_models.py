@@ -29,7 +29,7 @@ from scrubjay.calls import check_versions, commands_of, transaction_call
 from scrubjay.commands import Command
 from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.exact_json import MAX_WRITE_ROWS, check_read, check_rows, check_total, encode
-from scrubjay.filters import encode_filter
+from scrubjay.filters import MAX_NAMES, encode_filter
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD
 from scrubjay.validation import (
     DAY_SECONDS,
@@ -380,7 +380,7 @@ class FindBody(StrictBody):
     where: Annotated[
         str,
         PlainValidator(encode_filter),
-        WithJsonSchema({"type": "object", "additionalProperties": True}),
+        WithJsonSchema({"type": "object", "additionalProperties": True, "maxProperties": MAX_NAMES}),
     ] = Field(
         "{}", description="fields and the values or operators that they have to meet", json_schema_extra={"default": {}}
     )

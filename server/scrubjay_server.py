@@ -96,6 +96,8 @@ from scrubjay_http import (
     path_fault,
     seconds_text,
     sends,
+    while_connected,
+    within_limits,
     write_response,
 )
 from scrubjay_limits import REQUEST_SHARE, BodyLimit, ExportLimit, WatchLimit, send_at_once, share_of_connections
@@ -552,7 +554,7 @@ async def watch_changes(
     found = await watch.read()
     if not found and wait:
         with watching:
-            found = await watch.wait(wait)
+            found = await while_connected(caller, watch.wait(wait))
     return JsonResponse({"changes": [change.to_json() for change in found], "cursor": watch.cursor})
 
 
@@ -728,6 +730,7 @@ class Service(FastAPI):
         else:
             reading.close()
             return False
+        response = within_limits(response, scope)
         scope["status"] = response.status_code
         send_at_once(response, cycle.send)
         self._count(scope, started)
@@ -750,6 +753,7 @@ class Service(FastAPI):
         else:
             await FastAPI.__call__(self, scope, receive, _note_status(scope, send))
             return
+        response = within_limits(response, scope)
         scope["status"] = response.status_code
         if not send_at_once(response, send):
             await response(scope, receive, send)

@@ -23,6 +23,11 @@ OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "$lt": operator.lt,
     "$lte": operator.le,
 }
+MAX_NAMES = 256
+"""Names of fields and operators in a filter, one for each part of a path. A find compares all of them with each
+value, which takes up to 15 µs a value."""
+MAX_NAME_CHARS = 16_384
+"""Characters of these names together."""
 MAX_DIGITS_VALUE = 10**15
 """Integers below it have the same digits as an int and as a float."""
 
@@ -44,7 +49,24 @@ def encode_filter(where: Any) -> str:
     """Return the JSON text of a filter; raise InvalidInput if it is none."""
     text = encode(dict(where), "where") if isinstance(where, Mapping) else ""  # its names are texts, and its levels few
     check_filter(where)
+    _check_names(list(_names(where)))
     return text
+
+
+def _names(where: Mapping[str, Any]) -> Iterator[str]:
+    for name, expected in where.items():
+        yield name
+        if isinstance(expected, Mapping):
+            yield from _names(expected)
+
+
+def _check_names(names: list[str]) -> None:
+    count, size = sum(name.count(".") + 1 for name in names), sum(map(len, names))
+    if count > MAX_NAMES or size > MAX_NAME_CHARS:
+        raise InvalidInput(
+            f"the filter has {count} names of {size} characters, with those in paths; at most {MAX_NAMES} of"
+            f" {MAX_NAME_CHARS} characters are allowed, because each value is compared with all of them"
+        )
 
 
 def _check_operators(expected: Mapping[str, Any]) -> None:
@@ -60,7 +82,7 @@ def matches(value: Any, where: Mapping[str, Any]) -> bool:
 
 def needles_of(where: Mapping[str, Any]) -> list[str]:
     """Texts that the JSON text of every value contains that meets the conditions, as far as they are known."""
-    return list(_needles(where))
+    return list(dict.fromkeys(_needles(where)))
 
 
 def _needles(where: Mapping[str, Any]) -> Iterator[str]:

@@ -262,7 +262,7 @@ class Memory:
         :param where: the conditions, all of which a value must meet; without them, any value and any list.
         :param limit: how many at most, up to 1,000.
         :param offset: how many to leave out before those.
-        :raises InvalidInput: if a condition is not valid.
+        :raises InvalidInput: if a condition is not valid, or there are more than 256 names in all.
         """
         check_prefix(prefix)
         conditions = encode_filter({} if where is None else where)

@@ -223,6 +223,12 @@ def serving_http(path: str):
         process.wait(60)
 
 
+@pytest.fixture(scope="module")
+def http_url(tmp_path_factory):
+    with serving_http(str(tmp_path_factory.mktemp("http") / "db")) as url:
+        yield url
+
+
 def test_the_tools_are_served_over_http_to_this_machine_only(path):
     import httpx
 
@@ -236,3 +242,19 @@ def test_the_tools_are_served_over_http_to_this_machine_only(path):
         headers = {"Host": "evil.example", "Accept": "application/json, text/event-stream"}
         body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         assert httpx.post(url, json=body, headers=headers, timeout=60).status_code in (403, 421)
+
+
+@pytest.mark.parametrize("name", ["Forwarded", "X-Forwarded-For", "X-Real-IP", "Via"])
+def test_a_request_that_a_proxy_has_forwarded_is_refused(http_url, name):
+    import httpx
+
+    headers = {name: "10.1.2.3", "Accept": "application/json, text/event-stream"}
+    answer = httpx.post(http_url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=headers, timeout=60)
+    assert (answer.status_code, "proxy" in answer.text) == (403, True)
+
+
+def test_a_request_in_the_form_of_a_plain_nginx_proxy_is_refused(http_url):
+    host, port = http_url.split("/")[2].split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(f"POST /mcp HTTP/1.0\r\nHost: {host}:{port}\r\nContent-Length: 0\r\n\r\n".encode())
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 403")

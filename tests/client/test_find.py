@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness import run_command
 from scrubjay import AsyncMemory, InvalidInput, Memory
 from scrubjay.exact_json import encode
-from scrubjay.filters import matches, needles_of
+from scrubjay.filters import MAX_NAME_CHARS, MAX_NAMES, matches, needles_of
 from scrubjay.store import find as find_module
 from scrubjay.validation import MAX_RECALL
 
@@ -103,6 +103,10 @@ def test_encrypted_values_are_found(tmp_path):
         {"where": {"age": float("nan")}},
         {"where": {"age": {1: 2}}},
         {"where": NESTED},
+        {"where": {f"f{i}": None for i in range(MAX_NAMES + 1)}},
+        {"where": {"a": {f"f{i}": None for i in range(MAX_NAMES)}}},
+        {"where": {".".join("a" * (MAX_NAMES + 1)): None}},
+        {"where": {"a" * (MAX_NAME_CHARS + 1): None}},
         {"limit": -1},
         {"limit": MAX_RECALL + 1},
         {"offset": -1},
@@ -112,6 +116,12 @@ def test_encrypted_values_are_found(tmp_path):
 def test_wrong_arguments_are_refused(memory, wrong):
     with pytest.raises(InvalidInput):
         memory.find(**wrong)
+
+
+def test_a_filter_may_have_many_names(people):
+    path = ".".join("a" * (MAX_NAMES - 1))
+    assert people.find(where={path: None, "name": "Ben"})[0].key == "users/b"
+    assert people.find(where={"a" * (MAX_NAME_CHARS - 4): None, "name": "Ben"})[0].key == "users/b"
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

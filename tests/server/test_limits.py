@@ -20,11 +20,15 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
+import scrubjay_http
 import scrubjay_limits
-from harness import Server, eventually, issue_key, serving
+import scrubjay_server
+from harness import AsgiTransport, Server, eventually, issue_key, serving
 from scrubjay import Memory, QuotaExceeded, Unauthenticated, Unavailable
 from scrubjay.exact_json import MAX_WRITE_ROWS
+from scrubjay.settings import server_settings
 from scrubjay.validation import MAX_NOTE_BYTES
+from scrubjay_http import OFF_LOOP_BYTES
 from scrubjay_limits import (
     CHECK_SECONDS,
     MAX_COUNTED_CLIENTS,
@@ -246,6 +250,31 @@ def test_memory_for_bodies_is_limited_and_released(bodies):
                         c: n for c, n in before.items() if c != client
                     }
         assert not limit._buffered
+
+
+@pytest.mark.parametrize("path", ["items/large", "values?limit=1"])
+def test_a_client_that_does_not_read_large_responses_fills_no_memory_and_blocks_only_itself(tmp_path, path):
+    key, other = (issue_key(tmp_path / "db", name) for name in ("reader", "other"))
+    with Memory("ns", path=str(tmp_path / "db"), durability="fast") as memory:
+        memory.set("large", "x" * 15_000_000)
+    with serving(tmp_path / "db") as server, contextlib.ExitStack() as sockets:
+        url, statuses = f"{server.url}/v1/namespaces/ns/{path}", []
+        for _ in range(20):
+            unread = sockets.enter_context(connect(server))
+            unread.sendall(b"GET /v1/namespaces/ns/%b HTTP/1.1\r\nHost: x\r\n" % path.encode())
+            unread.sendall(b"X-API-Key: %b\r\n\r\n" % key.encode())
+            statuses.append(unread.recv(12)[-3:])
+        assert set(statuses[:4]) == {b"200"}
+        assert set(statuses[6:]) == {b"503"}
+        refused = requests.get(url, headers={"X-API-Key": key}, timeout=60)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        small = requests.get(f"{server.url}/v1/namespaces/ns/items", headers={"X-API-Key": key}, timeout=60)
+        assert small.json() == {"keys": ["large"]}
+        with Memory("ns", url=server.url, api_key=key) as memory:
+            assert memory.remember("word " * 20_000).times == 1, "a write that has happened is answered"
+        assert len(requests.get(url, headers={"X-API-Key": other}, timeout=60).content) > 15_000_000
+        sockets.close()
+        eventually(lambda: requests.get(url, headers={"X-API-Key": key}, timeout=60).status_code == 200)
 
 
 def test_a_body_shorter_than_its_content_length_times_out(quick):
@@ -594,6 +623,16 @@ def test_a_clients_open_watches_are_limited(tmp_path):
             assert watch(server).status_code == 429
 
 
+def test_a_watch_whose_client_has_hung_up_is_not_counted(tmp_path):
+    short = {"headers": {"Accept": "application/json"}, "params": {"wait": 0.01, "after": 0}}
+    with serving(tmp_path / "db", "--max-watches", "2") as server:
+        with connect(server) as one, connect(server) as other:
+            for client in (one, other):
+                client.sendall(LONG_POLL + b"\r\n")
+            eventually(lambda: watch(server, **short).status_code == 429)
+        eventually(lambda: watch(server, **short).status_code == 200, seconds=50)  # they would wait for 60
+
+
 def test_a_refused_watch_is_not_counted(tmp_path):
     with serving(tmp_path / "db", "--max-watches", "1") as server:
         for _ in range(3):
@@ -733,6 +772,30 @@ def test_one_request_does_not_hold_the_file_for_millions_of_rows(quick, verb):
     }[verb]
     answer = requests.request(method, f"{quick.url}/v1/namespaces/rows/{path}", json=body, timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (413, "value_too_large"), answer.text
+
+
+def test_a_large_body_is_parsed_on_a_thread_and_a_small_one_is_not(tmp_path, monkeypatch):
+    parsed_by = []
+
+    def parse(body, given):
+        parsed_by.append((len(given) > OFF_LOOP_BYTES, threading.current_thread().name.startswith("scrubjay-parser")))
+        return original(body, given)
+
+    original = scrubjay_http.JsonBody._parse
+    monkeypatch.setattr(scrubjay_http.JsonBody, "_parse", parse)
+    transport = AsgiTransport(scrubjay_server.create_app(server_settings(path=str(tmp_path / "db"))))
+    try:
+        for size in (10, 2 * OFF_LOOP_BYTES):
+            for method, path, field in (
+                ("PUT", "items/k", "value"),
+                ("POST", "notes", "content"),
+                ("POST", "notes/recall", "query"),
+            ):
+                body = json.dumps({field: "x" * size}).encode()
+                assert transport.send(method, f"/v1/namespaces/ns/{path}", body, {}).status == 200
+    finally:
+        transport.close()
+    assert parsed_by == [(False, False)] * 3 + [(True, True)] * 3
 
 
 def test_small_requests_are_answered_while_large_bodies_are_parsed(quick):

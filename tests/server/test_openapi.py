@@ -44,3 +44,17 @@ def test_the_document_states_how_many_items_and_keys_one_call_may_write(guarded)
     )
     limits = [append["items"]["maxItems"], transaction["commands"]["maxItems"], update["values"]["maxProperties"]]
     assert {*limits, update["if_versions"]["anyOf"][0]["maxProperties"]} == {MAX_WRITE_ROWS}
+
+
+def test_every_number_in_a_query_has_bounds(guarded):
+    """Schemathesis sends too few numbers to find one that the document allows and the service refuses."""
+    document = requests.get(f"{guarded.url}/openapi.json", timeout=60).json()
+    unbounded = []
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            for given in operation.get("parameters", ()):
+                kinds = given["schema"].get("anyOf", [given["schema"]])
+                numbers = [kind for kind in kinds if kind.get("type") in ("integer", "number")]
+                if not all(kind.keys() >= {"minimum", "maximum"} for kind in numbers):
+                    unbounded.append((method, path, given["name"]))
+    assert unbounded == [("get", "/v1/memory/recall", "threshold")], "which may be any number"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from urllib.parse import quote
 
 import pytest
@@ -223,6 +224,19 @@ def test_replacing_the_secret_of_a_key_ends_its_sign_ins(signed_in):
     assert store.run(api_keys.rotate(identity))
     store.close()
     assert signed_in.send("GET", "/v1/usage", Cookie=signed_in.cookie).status == 401
+
+
+def test_one_key_has_so_many_sign_ins_and_one_more_ends_the_oldest(signed_in, monkeypatch):
+    monkeypatch.setattr(sign_ins, "MAX_SIGN_INS", 3)
+    other = signed_in.issue("other").secret
+    theirs = signed_in.send("POST", "/v1/sign-in", X_API_Key=other).headers["set-cookie"].split(";")[0]
+    cookies = [signed_in.cookie]
+    for _ in range(3):
+        time.sleep(0.002)  # the order of two sign-ins in one millisecond is not known
+        answer = signed_in.send("POST", "/v1/sign-in", X_API_Key=signed_in.apikey)
+        cookies.append(answer.headers["set-cookie"].split(";")[0])
+    statuses = [signed_in.send("GET", "/v1/usage", Cookie=cookie).status for cookie in [*cookies, theirs]]
+    assert statuses == [401, 200, 200, 200, 200]
 
 
 def test_the_cookie_counts_on_the_api_of_scrubjay_alone(signed_in):

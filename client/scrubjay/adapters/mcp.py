@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
@@ -20,12 +21,14 @@ from scrubjay.models import Note
 from scrubjay.version import __version__
 
 try:
+    import uvicorn
     from mcp.server.mcpserver import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp.server.mcpserver.tools import Tool
     from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
     from mcp_types import ToolAnnotations
     from pydantic import ConfigDict, Field
+    from starlette.responses import PlainTextResponse
 except ImportError as error:
     raise missing("mcp", "the MCP SDK, version 2", error) from error
 
@@ -36,6 +39,8 @@ INSTRUCTIONS = (
     " later, and `recall` before answering questions about the past. Use `set` and `get` for values that have a name,"
     " and `search` to find words in stored values and conversations."
 )
+_PROXY_HEADER = re.compile(rb"forwarded|via|x-real-ip|x-forwarded.*")
+"""Headers that a proxy adds to the requests that it forwards, as in the service."""
 MAX_LISTED = 200
 """Keys that `list` returns at once; its answer says how to get more."""
 
@@ -202,9 +207,31 @@ def run(namespaces: Sequence[str], port: int | None, **options: Any) -> None:
         server.run("stdio")
     elif 0 <= port < 2**16:
         _check_free(port)
-        server.run("streamable-http", host="127.0.0.1", port=port)
+        app = _WithoutProxies(server.streamable_http_app(host="127.0.0.1"))
+        uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", proxy_headers=False)
     else:
         raise InvalidInput(f"port is a number from 0 to 65535, not {repr_short(port)}")
+
+
+class _WithoutProxies:
+    """The application without requests that a reverse proxy has forwarded, which would open it to other machines.
+
+    A proxy that speaks HTTP/1.1 and adds no header cannot be told from a program of this machine.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and _is_forwarded(scope):
+            await PlainTextResponse("this server asks for no key, so it answers no proxy", 403)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _is_forwarded(scope: Any) -> bool:
+    names = (name for name, _ in scope["headers"])
+    return scope["http_version"] == "1.0" or any(_PROXY_HEADER.fullmatch(name) for name in names)
 
 
 def _check_free(port: int) -> None:

@@ -13,6 +13,8 @@ from collections import Counter
 from enum import IntEnum
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import groupby
+from typing import Literal
 from zlib import crc32
 
 from scrubjay.recall import word_lists
@@ -49,6 +51,10 @@ _MARKS = re.compile(
     r"[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u065f\u0670\u200c\u200d\ufe0e\ufe0f"
     r"\U0001f3fb-\U0001f3ff]+"
 )
+SORTED_MARKS = 32
+"""Marks in a row that are left to Python to sort: its time grows with the square of their number."""
+# No mark is a letter or digit, but for two of Japanese in half width, which become marks.
+_LONG_RUN = re.compile(rf"[\W\uff9e\uff9f]{{{SORTED_MARKS},}}")
 _UNDECOMPOSED = str.maketrans("ıłøđ", "ilod")
 _ARABIC_ARTICLE = "ال"
 # An umlaut written as two letters; but not in neue, quer or poeira.
@@ -100,8 +106,25 @@ def split_words(text: str) -> list[str]:
 
 def normalize(text: str) -> str:
     """A text without case and without marks that are optional in writing."""
-    plain = _MARKS.sub("", unicodedata.normalize("NFKD", text).casefold()).translate(_UNDECOMPOSED)
-    return unicodedata.normalize("NFC", plain)
+    plain = _MARKS.sub("", _to_form("NFKD", text).casefold()).translate(_UNDECOMPOSED)
+    return _to_form("NFC", plain)
+
+
+def _to_form(form: Literal["NFC", "NFKD"], text: str) -> str:
+    """The text in a normal form, in a time in proportion to its length even if it is nothing but marks."""
+    return unicodedata.normalize(form, _LONG_RUN.sub(_sort_marks, text))
+
+
+def _sort_marks(run: re.Match[str]) -> str:
+    """The run with its marks in the order of the normal forms."""
+    text = run[0]
+    if text.isascii():
+        return text
+    pieces = (text[start : start + SORTED_MARKS] for start in range(0, len(text), SORTED_MARKS))
+    decomposed = "".join(unicodedata.normalize("NFKD", piece) for piece in pieces)
+    parts = groupby(decomposed, lambda character: unicodedata.combining(character) > 0)
+    # The key of a character that is no mark is 0, so that a part without marks stays as it is.
+    return "".join("".join(sorted(part, key=unicodedata.combining)) for _, part in parts)
 
 
 def _spell_date(date: re.Match[str]) -> str:

@@ -12,6 +12,8 @@ from scrubjay.store.operation import READ, WRITE, Context, Statements, operation
 
 SIGN_IN_SECONDS = 8 * 3600
 """Seconds that a sign-in lasts: a working day, so that a forgotten browser is out by the next one."""
+MAX_SIGN_INS = 100
+"""Sign-ins of one api key; one more ends the oldest. A key that may only read could fill the disk with them."""
 
 
 class SignIn(NamedTuple):
@@ -33,6 +35,7 @@ def start(context: Context, secret: str) -> Statements[tuple[str, SignIn]]:
     token = secrets.token_urlsafe(32)
     expires_at = context.now + SIGN_IN_SECONDS * 1000
     yield "insert_sign_in", (hash_secret(token), found[0][0], expires_at)
+    yield "delete_excess_sign_ins", (found[0][0], found[0][0], MAX_SIGN_INS)
     return token, (yield from _find(context, token))  # type: ignore[return-value]
 
 

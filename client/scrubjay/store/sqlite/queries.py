@@ -236,6 +236,8 @@ QUERIES = {
     "delete_sign_in": "DELETE FROM sign_ins WHERE hash = ?",
     "delete_sign_ins_of": "DELETE FROM sign_ins WHERE api_key = ?",
     "delete_old_sign_ins": "DELETE FROM sign_ins WHERE expires_at <= ?",
+    "delete_excess_sign_ins": """DELETE FROM sign_ins WHERE api_key = ? AND hash NOT IN
+        (SELECT hash FROM sign_ins WHERE api_key = ? ORDER BY expires_at DESC LIMIT ?)""",
     # ------------------------------------------------------------ requests
     "add_requests": """INSERT INTO requests (minute, kind, count, refused, failed, total_ms, max_ms)
         VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (minute, kind) DO UPDATE SET count = count + excluded.count,
