@@ -60,7 +60,7 @@ def serve(arguments: argparse.Namespace) -> int:
         settings = server_settings(**flags)
         if settings.embedder:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's threads would compete with the server's
-            open_embedder(settings.embedder)
+            open_embedder(settings.embedder, key=settings.embedder_key)
         is_new = not settings.store and not Path(settings.path).expanduser().exists()
         # Opened once before anything is promised: a bad path or a newer format is reported here.
         store = open_store(settings)

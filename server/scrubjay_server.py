@@ -864,7 +864,7 @@ async def _lifespan(app: Service) -> AsyncIterator[None]:
             ExportLimit(),
             BodyLimit(),
             ThreadPoolExecutor(1, "scrubjay-parser"),
-            SemanticIndex(file, settings.embedder) if settings.embedder else None,
+            SemanticIndex(file, settings.embedder, settings.embedder_key) if settings.embedder else None,
             RequestCounter(store),
         )
         if app.resources.semantic_index:

@@ -76,6 +76,17 @@ def test_imports_point_down(path):
             assert parts[0] not in ("requests", "urllib3", "fastapi", "starlette", "autogen", "numpy"), name
 
 
+OF_THE_ENVIRONMENT = {"default_outbox", "default_path", "memory_settings", "resolve", "server_settings"}
+"""The functions of `settings` that read the environment."""
+
+
+@pytest.mark.parametrize("layer", sorted(set(LAYERS) - {"settings", "opening", "adapters", "cli"}))
+def test_settings_are_read_from_the_environment_above_the_executors_only(layer):
+    for path in (PACKAGE / f"{layer}.py", *(PACKAGE / layer).rglob("*.py")):
+        names = imported(path) if path.exists() else set()
+        assert not names & {f"scrubjay.settings.{name}" for name in OF_THE_ENVIRONMENT}, path
+
+
 def module_name(path: Path) -> str:
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

@@ -37,7 +37,7 @@ class LocalExecutor(Executor):
         self._store = _stores.borrow(settings, busy_seconds)
         self.timeout = busy_seconds
         self.location = location_of(self._store)
-        self._index = _stores.index_of(self._store, settings.embedder)
+        self._index = _stores.index_of(self._store, settings.embedder, settings.embedder_key)
         # Programs of three lines never call close(): garbage collection and exit do it too.
         self._finalizer = weakref.finalize(self, _stores.give_back, self._store)
 
@@ -110,10 +110,10 @@ def _run_once(operation: Operation[Any], command: Command, idempotency_key: str 
     return idempotency.run_once(operation, idempotency.IdempotencyKey.parse(idempotency_key or ""))
 
 
-def open_index(store: Store, embedder: str) -> SemanticIndex:
+def open_index(store: Store, embedder: str, key: str | None) -> SemanticIndex:
     from scrubjay.semantic.index import SemanticIndex  # noqa: PLC0415 - only with an embedder
 
-    index = SemanticIndex(store, embedder)
+    index = SemanticIndex(store, embedder, key)
     index.catch_up()
     return index
 
@@ -137,7 +137,7 @@ class _Stores(ForkSafe):
         self._open: dict[_StoreKey, Store] = {}
         self._borrowers: dict[_StoreKey, int] = {}
         self._keys: dict[Store, _StoreKey] = {}
-        self._indexes: dict[tuple[Store, str], SemanticIndex] = {}
+        self._indexes: dict[tuple[Store, str, str | None], SemanticIndex] = {}
         self.reset()
         self.register_at_fork()
 
@@ -168,14 +168,14 @@ class _Stores(ForkSafe):
         with self._lock:
             self._return(self._keys[store])
 
-    def index_of(self, store: Store, embedder: str | None) -> SemanticIndex | None:
+    def index_of(self, store: Store, embedder: str | None, key: str | None) -> SemanticIndex | None:
         """The semantic index of a store; None without an embedder: then notes are found by words alone."""
         if not embedder:
             return None
         with self._lock:
-            if (store, embedder) not in self._indexes:
-                self._indexes[store, embedder] = open_index(store, embedder)
-            return self._indexes[store, embedder]
+            if (store, embedder, key) not in self._indexes:
+                self._indexes[store, embedder, key] = open_index(store, embedder, key)
+            return self._indexes[store, embedder, key]
 
     def _return(self, key: _StoreKey) -> None:
         self._borrowers[key] -= 1

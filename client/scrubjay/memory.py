@@ -33,6 +33,7 @@ from scrubjay.filters import encode_filter
 from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
 from scrubjay.opening import open_executor, resolve_arguments
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
+from scrubjay.settings import Settings
 from scrubjay.transaction import Transaction
 from scrubjay.validation import (
     MAX_COUNT,
@@ -865,9 +866,9 @@ class _ClosedExecutor(Executor):
         self.run(None)
 
 
-def memory_on(executor: Executor, namespace: str) -> Memory:
-    """A Memory that runs its commands on this executor."""
+def memory_on(executor: Executor, namespace: str, settings: Settings) -> Memory:
+    """A Memory that runs its commands on this executor, which was opened with these settings."""
     memory = Memory.__new__(Memory)
     memory.namespace = check_namespace(namespace)
-    memory._arguments, memory._executor = {}, executor  # noqa: SLF001
+    memory._arguments, memory._settings, memory._executor = {}, settings, executor  # noqa: SLF001
     return memory

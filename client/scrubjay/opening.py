@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.executor import Executor
 from scrubjay.local import LocalExecutor
-from scrubjay.settings import Settings, is_database, memory_settings
+from scrubjay.settings import Settings, default_outbox, is_database, memory_settings
 from scrubjay.validation import check_seconds
 
 UNATTENDED_SECONDS = 1.0
@@ -54,7 +55,10 @@ def open_executor(settings: Settings, *, strict: bool = True, unattended: bool =
         return open_inner()
     from scrubjay.outbox.executor import OutboxExecutor  # noqa: PLC0415 - `import scrubjay` stays light
 
-    return OutboxExecutor(open_inner, settings.outbox, _credentials(settings), unattended=unattended)
+    is_default_file = Path(settings.outbox).expanduser().absolute() == Path(default_outbox()).absolute()
+    return OutboxExecutor(
+        open_inner, settings.outbox, _credentials(settings), is_default_file=is_default_file, unattended=unattended
+    )
 
 
 def _credentials(settings: Settings) -> str | None:

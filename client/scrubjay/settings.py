@@ -24,6 +24,8 @@ does not fill the disk of the others. BotWire's service has the same limit."""
 DEFAULT_MAX_BYTES = 50_000_000
 """Bytes of a namespace on a server with api keys, unless another limit is set; also as BotWire's service."""
 
+_OPENAI = "https://api.openai.com/"
+
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -303,8 +305,8 @@ class Settings(NamedTuple):
 
 _STORE = ("audit_days", "audit_rows")
 _FOR_MEMORY = {name for name, setting in SETTINGS.items() if setting.memory}
-_FOR_MEMORY |= {*_STORE, "store", "learn_tokens", "new_secret"}
-_FOR_SERVER = {name for name, setting in SETTINGS.items() if setting.serve} | {"secret"}
+_FOR_MEMORY |= {*_STORE, "store", "learn_tokens", "new_secret", "embedder_key"}
+_FOR_SERVER = {name for name, setting in SETTINGS.items() if setting.serve} | {"secret", "embedder_key"}
 
 
 def memory_settings(**arguments: Any) -> Settings:
@@ -327,12 +329,18 @@ def server_settings(**arguments: Any) -> Settings:
 
 def _resolve_all(used: set[str], arguments: Mapping[str, Any]) -> Settings:
     """Only the settings that are used are read: a wrong SCRUBJAY_PORT does not concern a client."""
-    return Settings(
+    settings = Settings(
         **{
             name: _resolve(setting, arguments.get(name)) if name in used else _default(setting)
             for name, setting in SETTINGS.items()
         }
     )
+    return settings._replace(embedder_key=settings.embedder_key or _key_of_openai(settings.embedder))
+
+
+def _key_of_openai(embedder: str | None) -> str | None:
+    """The key of OpenAI's own variable, for an embedder of OpenAI alone: another service must not learn it."""
+    return os.environ.get("OPENAI_API_KEY") if embedder and embedder.startswith(_OPENAI) else None
 
 
 def _resolve(setting: Setting, argument: Any) -> Any:

@@ -101,7 +101,8 @@ def test_the_service_can_be_called_in_this_process(tmp_path, monkeypatch):
     monkeypatch.setenv("SCRUBJAY_PATH", str(tmp_path / "db"))
     transport = AsgiTransport(scrubjay_server.create_app())
     try:
-        memory = memory_on(HttpExecutor(memory_settings(url="http://in-process"), transport), "ns")
+        settings = memory_settings(url="http://in-process")
+        memory = memory_on(HttpExecutor(settings, transport), "ns", settings)
         assert memory.set("k", {"a": [1, None]}) == 1
         assert memory.get("k") == {"a": [1, None]}
         assert memory.append("l", 1, 2) == 2

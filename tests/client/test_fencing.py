@@ -51,7 +51,8 @@ def network(tmp_path, monkeypatch):
 
 
 def strict_memory(network: LateNetwork, namespace: str) -> Memory:
-    return memory_on(FencedExecutor(HttpExecutor(memory_settings(url=f"http://{namespace}"), network)), namespace)
+    settings = memory_settings(url=f"http://{namespace}")
+    return memory_on(FencedExecutor(HttpExecutor(settings, network)), namespace, settings)
 
 
 LOST = {
@@ -83,7 +84,8 @@ def test_a_write_that_ctrl_c_interrupts_does_not_undo_a_later_one(network, tmp_p
     memory = strict_memory(network, namespace)
     if has_outbox:
         fenced = memory._executor
-        memory = memory_on(OutboxExecutor(lambda: fenced, tmp_path / "outbox.db", None), namespace)
+        outbox = OutboxExecutor(lambda: fenced, tmp_path / "outbox.db", None)
+        memory = memory_on(outbox, namespace, memory._settings)
     network.is_late, network.error = True, KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         memory.set("k", "old")

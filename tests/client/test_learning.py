@@ -21,6 +21,7 @@ from scripted_model import Script, lesson
 from scrubjay import AsyncMemory, InvalidInput, Memory
 from scrubjay.conversations import entry, session_key
 from scrubjay.learning import BATCH_MESSAGES, MAX_FAILURES, TEMPORARY_DAYS, Background, Lesson, parse_answer
+from scrubjay.memory import memory_on
 
 
 def say(memory, *texts, session="sarah"):
@@ -72,6 +73,14 @@ def test_an_answer_that_is_no_text_is_refused_and_nothing_is_counted_or_skipped(
     (counter,) = memory.keys("learning-tokens:")
     assert memory.get(counter) == 0
     assert memory.distill("sarah", Script([lesson("Sarah lives in Paris")])).notes == 1
+
+
+def test_a_memory_on_the_executor_of_another_learns_within_the_limit_of_its_settings(memory):
+    say(memory, "I live in Paris")
+    settings = memory._settings._replace(learn_tokens=0)
+    assert not memory_on(memory._executor, memory.namespace, settings).distill("sarah", Script([])).is_complete
+    model = Script([lesson("Sarah lives in Paris")])
+    assert memory_on(memory._executor, memory.namespace, memory._settings).distill("sarah", model).notes == 1
 
 
 class AsyncScript(Script):

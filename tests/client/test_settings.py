@@ -141,6 +141,6 @@ def test_every_program_uses_the_database_in_scrubjay_store_unless_it_names_anoth
 
 def test_a_path_given_to_serve_wins_over_scrubjay_store(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SCRUBJAY_STORE", "postgresql://db/memory")
-    assert scrubjay_command.main(["--path", str(tmp_path)]) == 1
+    assert scrubjay_command.main(["--path", str(tmp_path)]) == 3
     told = capsys.readouterr().err
     assert (str(tmp_path) in told, "postgresql" in told) == (True, False)

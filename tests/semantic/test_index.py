@@ -31,6 +31,7 @@ from scrubjay.semantic.embedding import HttpEmbedder, VectorMatrix, open_embedde
 from scrubjay.semantic.familiarity import FOREIGN_FAMILIARITY
 from scrubjay.semantic.index import SemanticIndex
 from scrubjay.semantic.minilm import MiniLM
+from scrubjay.settings import memory_settings, server_settings
 from scrubjay.store import export, notes, vectors
 from scrubjay.store.encryption import NO_ENCRYPTION
 from scrubjay.store.sqlite import SqliteStore
@@ -50,6 +51,7 @@ class Service(BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.seen += asked["input"]
+        self.server.authorizations.add(self.headers["Authorization"])
         made = getattr(self.server, "made", [concept_vector(text) for text in asked["input"]])
         data = [{"index": i, "embedding": vector} for i, vector in enumerate(made)]
         body = json.dumps({"data": data[::-1]}).encode()
@@ -65,7 +67,7 @@ class Service(BaseHTTPRequestHandler):
 @pytest.fixture
 def service():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
-    server.seen, server.status = [], 200
+    server.seen, server.authorizations, server.status = [], set(), 200
     server.choice = f"http://127.0.0.1:{server.server_port}/v1#concepts"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -165,6 +167,19 @@ def test_the_lexical_index_answers_while_the_model_is_unreachable(memory, servic
     service.status = 500
     assert memory.recall("elephant") == []
     assert contents(memory.recall("postgresql")) == ["Decided on PostgreSQL"]
+
+
+def test_a_memory_and_reindex_send_the_key_of_the_embedder(service, monkeypatch, tmp_path):
+    with Memory("ns", path=tmp_path / "db") as memory:
+        memory.remember("puppy")
+    variables = {"SCRUBJAY_EMBEDDER": service.choice, "SCRUBJAY_EMBEDDER_KEY": "own"}
+    assert run_text("reindex", "--path", tmp_path / "db", **variables).returncode == 0
+    assert service.authorizations == {"Bearer own"}
+    monkeypatch.setenv("SCRUBJAY_EMBEDDER", service.choice)
+    monkeypatch.setenv("SCRUBJAY_EMBEDDER_KEY", "another")
+    with Memory("ns", path=tmp_path / "db") as memory:
+        assert memory.recall("hound")
+    assert service.authorizations == {"Bearer own", "Bearer another"}
 
 
 def test_reindex_embeds_notes_without_a_vector(service, tmp_path):
@@ -310,7 +325,7 @@ def test_a_forked_child_does_not_wait_for_a_model_that_its_parent_loads(hub):
 
 
 def test_a_model_that_panics_raises_unavailable_and_is_tried_again(hub, monkeypatch):
-    def panic(_choice):
+    def panic(*_):
         raise SystemExit("tokenizers would")
 
     with monkeypatch.context() as patch:
@@ -577,6 +592,10 @@ def test_the_key_for_openai_is_sent_to_openai_alone(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
     sent = {}
 
+    def key_for(choice: str) -> str | None:
+        (key,) = {settings(embedder=choice).embedder_key for settings in (memory_settings, server_settings)}
+        return key
+
     def post(url: str, **options: Any) -> Any:
         sent[url] = options["headers"].get("Authorization")
         raise requests.ConnectionError(f"refused by {url}")
@@ -584,9 +603,10 @@ def test_the_key_for_openai_is_sent_to_openai_alone(monkeypatch):
     monkeypatch.setattr(requests, "post", post)
     for url in ("https://api.openai.com/v1", "https://api.openai.com.evil.example/v1", "http://127.0.0.1:1/v1"):
         with pytest.raises(Unavailable):
-            HttpEmbedder(f"{url}#model").embed(["text"])
+            HttpEmbedder(f"{url}#model", key_for(f"{url}#model")).embed(["text"])
     monkeypatch.setenv("SCRUBJAY_EMBEDDER_KEY", "own")
+    choice = "http://me:hunter2@127.0.0.1:1#model"
     with pytest.raises(Unavailable) as failed:
-        HttpEmbedder("http://me:hunter2@127.0.0.1:1#model").embed(["text"])
+        HttpEmbedder(choice, key_for(choice)).embed(["text"])
     assert "hunter2" not in str(failed.value)
     assert list(sent.values()) == ["Bearer sk-openai", None, None, "Bearer own"]

@@ -17,12 +17,13 @@ log = logging.getLogger("scrubjay")
 
 def unattended_copy(memory: Memory) -> Memory:
     """Another handle on the same namespace, for an adapter; see `unattended` of OutboxExecutor."""
-    return memory_on(open_executor(memory._settings, strict=False, unattended=True), memory.namespace)
+    settings = memory._settings
+    return memory_on(open_executor(settings, strict=False, unattended=True), memory.namespace, settings)
 
 
 def queued_copy(copy: Memory) -> Memory:
     """A handle that reads what is queued on this machine for the namespace of an unattended copy, and nothing else."""
-    return memory_on(_outbox_of(copy).queued_alone(), copy.namespace)
+    return memory_on(_outbox_of(copy).queued_alone(), copy.namespace, copy._settings)
 
 
 def _outbox_of(copy: Memory) -> OutboxExecutor:

@@ -93,12 +93,12 @@ def forget(arguments: argparse.Namespace) -> int:
 def reindex(arguments: argparse.Namespace) -> int:
     from scrubjay.semantic.index import SemanticIndex  # noqa: PLC0415 - only this command needs it
 
-    embedder = memory_settings().embedder
-    if not embedder:
+    settings = memory_settings()
+    if not settings.embedder:
         raise InvalidInput("no embedder is set, and the index of words is always complete; set SCRUBJAY_EMBEDDER")
     store = open_database(arguments)
     try:
-        index = SemanticIndex(store, embedder)
+        index = SemanticIndex(store, settings.embedder, settings.embedder_key)
         done = 0
         with Progress("note") as progress:
             for done, total in index.reindex():

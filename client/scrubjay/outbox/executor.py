@@ -73,13 +73,21 @@ class OutboxExecutor(Executor):
     """
 
     def __init__(
-        self, open_inner: Callable[[], Executor], path: str, credentials: str | None, *, unattended: bool = False
+        self,
+        open_inner: Callable[[], Executor],
+        path: str,
+        credentials: str | None,
+        *,
+        is_default_file: bool = False,
+        unattended: bool = False,
     ) -> None:
         self._inner = open_inner()
         self.location, self.timeout = self._inner.location, self._inner.timeout
         self._unattended = unattended
         target = Target.of(self.location, credentials)
-        self._sender: Sender = shared_sender(open_inner, Path(path).expanduser().absolute(), target, credentials)
+        self._sender: Sender = shared_sender(
+            open_inner, Path(path).expanduser().absolute(), target, credentials, is_default_file=is_default_file
+        )
         try:
             self._sender.find_unsent()
         except Unavailable as error:  # the target may be reachable; a write that needs the queue raises it again

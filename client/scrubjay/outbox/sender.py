@@ -35,7 +35,6 @@ from scrubjay.errors import (
 from scrubjay.executor import Executor
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.outbox.queue import QueuedWrite, QueueFile, QueueUnavailable, Target
-from scrubjay.settings import default_outbox
 from scrubjay.store.expiry import KEY_DAYS
 from scrubjay.write_keys import new_key
 
@@ -78,9 +77,11 @@ class Pause(NamedTuple):
 class Sender(ForkSafe):
     """Sends the queued writes of one target. One for all executors of a process."""
 
-    def __init__(self, executor: Executor, file: QueueFile) -> None:
+    def __init__(self, executor: Executor, file: QueueFile, *, is_default_file: bool = False) -> None:
         self._executor = executor
         self._file = file
+        self._is_default_file = is_default_file
+        """Whether the command finds the file without being told its path."""
         self.unsent: set[str] = set()
         """Namespaces that have unsent writes; while it is empty no call looks at anything else."""
         weakref.finalize(self, file.close)
@@ -127,8 +128,7 @@ class Sender(ForkSafe):
 
     def _command(self, *words: str) -> str:
         """A command on the queue file of this sender."""
-        is_default = self.path == Path(default_outbox()).absolute()
-        file = "" if is_default else f"SCRUBJAY_OUTBOX={shlex.quote(str(self.path))} "
+        file = "" if self._is_default_file else f"SCRUBJAY_OUTBOX={shlex.quote(str(self.path))} "
         return f"{file}scrubjay {' '.join(words)}"
 
     # ------------------------------------------------------------ queueing
@@ -533,10 +533,18 @@ def _finish_all() -> None:
             sender.finish(give_up_at - time.monotonic())
 
 
-def shared_sender(open_executor: Callable[[], Executor], path: Path, target: Target, credentials: str | None) -> Sender:
+def shared_sender(
+    open_executor: Callable[[], Executor],
+    path: Path,
+    target: Target,
+    credentials: str | None,
+    *,
+    is_default_file: bool = False,
+) -> Sender:
     """The sender of this process for a target, which has an executor of its own: callers may close theirs."""
     with _opening:
         sender = _senders.get((path, target, credentials))
         if sender is None:
-            sender = _senders[path, target, credentials] = Sender(open_executor(), QueueFile(path, target))
+            sender = Sender(open_executor(), QueueFile(path, target), is_default_file=is_default_file)
+            _senders[path, target, credentials] = sender
     return sender

@@ -19,7 +19,6 @@ from scrubjay.errors import MissingExtra, ScrubjayError, Unavailable
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.recall.ranking import UNRELATED_COSINE as MIN_COSINE
 from scrubjay.semantic.familiarity import familiarity
-from scrubjay.settings import resolve
 
 HTTP_SECONDS = 30.0
 """Seconds that a service may take to embed a batch of notes, in the background."""
@@ -27,7 +26,6 @@ QUERY_SECONDS = 4.0
 """Seconds that a service may take to embed the few texts of a query: a client waits 5 s for a server in all."""
 MAX_QUERY_TEXTS = 4
 """Texts of one query, at most."""
-_OPENAI = "https://api.openai.com"
 MAX_COMPARED = 2048
 """Vectors whose cosine to a query is computed, those with the most equal signs. Among 100,000 clustered vectors they
 had all of the 50 nearest."""
@@ -57,32 +55,36 @@ class Embedder(Protocol):
         """How far the similarities of a text count, from 0 to 1: less in a language that the model does not know."""
 
 
-def open_embedder(choice: str, seconds: float | None = None) -> Embedder:
+def open_embedder(choice: str, seconds: float | None = None, key: str | None = None) -> Embedder:
     """The embedder for a directory with a model, a URL#model of an OpenAI-compatible service, or a fastembed name.
 
-    Raises StillLoading after so many seconds, while the model goes on loading in the background; MissingExtra or
-    Unavailable if it cannot be loaded.
+    A service is sent the key. Raises StillLoading after so many seconds, while the model goes on loading in the
+    background; MissingExtra or Unavailable if it cannot be loaded.
     """
-    return _models.open(choice, seconds)
+    return _models.open((choice, key), seconds)
 
 
 class StillLoading(Unavailable):
     """The model is still being loaded or downloaded."""
 
 
+_Choice = tuple[str, str | None]
+"""The name of a model, and the key that its service is sent."""
+
+
 class _Models(ForkSafe):
     """Models by choice, each loaded once by a background thread."""
 
     def __init__(self) -> None:
-        self._ready: dict[str, Embedder] = {}
+        self._ready: dict[_Choice, Embedder] = {}
         self.reset()
         self.register_at_fork()
 
     def reset(self) -> None:
         self._lock = threading.Lock()
-        self._opening: dict[str, Future[Embedder]] = {}
+        self._opening: dict[_Choice, Future[Embedder]] = {}
 
-    def open(self, choice: str, seconds: float | None) -> Embedder:
+    def open(self, choice: _Choice, seconds: float | None) -> Embedder:
         if choice in self._ready:
             return self._ready[choice]
         with self._lock:
@@ -94,11 +96,11 @@ class _Models(ForkSafe):
         try:
             return opening.result(seconds)
         except TimeoutError:
-            raise StillLoading(f"the model {choice!r} is still being loaded or downloaded; wait for it") from None
+            raise StillLoading(f"the model {choice[0]!r} is still being loaded or downloaded; wait for it") from None
 
-    def _load(self, choice: str, opening: Future[Embedder]) -> None:
+    def _load(self, choice: _Choice, opening: Future[Embedder]) -> None:
         try:
-            self._ready[choice] = _load_embedder(choice)
+            self._ready[choice] = _load_embedder(*choice)
             opening.set_result(self._ready[choice])
         except BaseException as error:  # noqa: BLE001 - tokenizers panics with one, and callers wait for the future
             known = error if isinstance(error, ScrubjayError) else Unavailable(f"the model cannot be loaded: {error!r}")
@@ -107,10 +109,10 @@ class _Models(ForkSafe):
             opening.set_exception(known)
 
 
-def _load_embedder(choice: str) -> Embedder:
+def _load_embedder(choice: str, key: str | None) -> Embedder:
     try:
         if choice.startswith(("http://", "https://")):
-            return HttpEmbedder(choice)
+            return HttpEmbedder(choice, key)
         folder = Path(choice).expanduser()
         if folder.is_dir() or folder.is_absolute():
             from scrubjay.semantic.minilm import MiniLM  # noqa: PLC0415 - needs the extra
@@ -193,17 +195,13 @@ def _check_available(source: str, hub: Any, cache: str) -> None:
 
 
 class HttpEmbedder:
-    """An OpenAI-compatible service: Ollama, vLLM, OpenAI.
+    """An OpenAI-compatible service: Ollama, vLLM, OpenAI."""
 
-    It is sent SCRUBJAY_EMBEDDER_KEY. OPENAI_API_KEY is sent to OpenAI alone: another service must not learn it.
-    """
-
-    def __init__(self, choice: str) -> None:
+    def __init__(self, choice: str, key: str | None = None) -> None:
         import numpy as np  # noqa: F401, PLC0415 - a missing extra is reported when the model is opened
 
         self._url, _, model = choice.partition("#")
-        is_openai = self._url.startswith(f"{_OPENAI}/")
-        self._key = resolve("embedder_key") or (os.environ.get("OPENAI_API_KEY") if is_openai else None)
+        self._key = key
         self.name = model or "all-minilm"
 
     def embed(self, texts: Sequence[str]) -> list[bytes]:

@@ -59,9 +59,10 @@ NOT_CACHED = CachedVectors(None, VectorMatrix(), frozenset())
 class SemanticIndex(ForkSafe):
     """The vectors of a store's notes, of one model."""
 
-    def __init__(self, store: Store, choice: str) -> None:
+    def __init__(self, store: Store, choice: str, key: str | None = None) -> None:
         self._store = store
         self._choice = choice
+        self._key = key
         self._retry_at = 0.0
         self._load_seconds = LOAD_SECONDS
         self.reset()
@@ -79,14 +80,14 @@ class SemanticIndex(ForkSafe):
     @property
     def embedder(self) -> Embedder:
         """The model, which is loaded when first needed."""
-        return open_embedder(self._choice)
+        return open_embedder(self._choice, key=self._key)
 
     def nearest(self, namespace: str, query: RecallQuery) -> Mapping[int, float]:
         """The notes nearest to a query with their cosines, greatest first; empty while the model is unreachable."""
         if not query.query.strip() or time.monotonic() < self._retry_at:
             return {}
         try:
-            embedder = open_embedder(self._choice, self._load_seconds)
+            embedder = open_embedder(self._choice, self._load_seconds, self._key)
             cached = self._read(namespace, embedder.name)
             if not cached.matrix:
                 return {}
