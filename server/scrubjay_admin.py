@@ -63,7 +63,7 @@ _WITHOUT_COPY = ", or run `scrubjay backup --path FILE TARGET` on its machine, w
 
 @routes.post(
     "/v1/apikeys",
-    name="issue",
+    name="issue_key",
     response_model=models.IssuedApiKeyResult,
     responses=errors(413),
     dependencies=[Depends(require_write)],
@@ -90,7 +90,7 @@ def _missing_key(key_id: str) -> NotFound:
 
 @routes.patch(
     "/v1/apikeys/{id}",
-    name="key_quota",
+    name="set_key_quota",
     response_model=models.ApiKeyResult,
     responses=errors(404, 413),
     dependencies=[Depends(require_write)],
@@ -124,7 +124,7 @@ async def rotate_apikey(caller: Admitted, id: str) -> Response:  # noqa: A002 - 
 
 @routes.delete(
     "/v1/apikeys/{id}",
-    name="revoke",
+    name="revoke_key",
     status_code=204,
     response_model=None,
     responses=errors(404),

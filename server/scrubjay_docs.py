@@ -68,8 +68,8 @@ BODIES: dict[str, Any] = {
     "search": {"query": "Sarah"},
     "find": {"prefix": "users/", "where": {"city": "Berlin", "age": {"$gte": 18}}},
     "set_quota": {"writes_per_day": 5000},
-    "issue": {"name": "support bot", "namespaces": ["support-*"]},
-    "key_quota": {"writes_per_day": 5000, "max_namespaces": 10},
+    "issue_key": {"name": "support bot", "namespaces": ["support-*"]},
+    "set_key_quota": {"writes_per_day": 5000, "max_namespaces": 10},
 }
 """A body that works, by the name of the route; the page at /docs starts with it."""
 

@@ -26,7 +26,7 @@ from urllib.parse import unquote
 
 from forking import ForkedServer
 from scrubjay.cli import main
-from scrubjay.store.operation import NO_QUOTA, Context, Operation
+from scrubjay.store.operation import NO_QUOTA, Context, EngineSql, Operation
 from scrubjay.store.sqlite import SqliteStore
 from scrubjay.store.sqlite import erase as sqlite_erase
 from scrubjay.store.sqlite.asyncio import AsyncStore
@@ -219,7 +219,7 @@ def work_of(path: Path, operation: Operation[Any]) -> int:
         with contextlib.suppress(StopIteration):
             while True:
                 query, params = statement
-                statement = steps.send(connection.execute(QUERIES.get(query, query), params).fetchall())
+                statement = steps.send(connection.execute(QUERIES[query], params).fetchall())
     return count
 
 
@@ -318,7 +318,7 @@ class PostgresDriver(Driver):
     def text_of(self, text: str) -> Any:
         from scrubjay.store.postgres.queries import text_of
 
-        return text_of(text).encode()
+        return text_of(EngineSql(text)).encode()
 
     @property
     def where(self) -> str:

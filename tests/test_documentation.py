@@ -32,9 +32,9 @@ from scrubjay.opening import UNATTENDED_SECONDS
 from scrubjay.outbox.executor import _OVERLAID
 from scrubjay.outbox.sender import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
 from scrubjay.recall.documents import MAX_SCORED_CHARS
+from scrubjay.recall.neighbours import MAX_PAUSE_SECONDS, NEIGHBOURS
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD
 from scrubjay.recall.query import RELATED_WEIGHT, SYNONYM_WEIGHT
-from scrubjay.recall.ranking import NEIGHBOURS
 from scrubjay.semantic.embedding import MAX_COMPARED
 from scrubjay.semantic.index import MAX_CACHED_BYTES
 from scrubjay.settings import DEFAULT_MAX_BYTES, DEFAULT_WRITES_PER_DAY, SETTINGS
@@ -42,7 +42,6 @@ from scrubjay.store.api_keys import LIMITS
 from scrubjay.store.candidates import MAX_COUNTED, MAX_POSTINGS, MIN_POSTINGS
 from scrubjay.store.changes import REFUSAL_SHARE
 from scrubjay.store.expiry import KEY_DAYS
-from scrubjay.store.notes import MAX_PAUSE_SECONDS
 from scrubjay.store.overview import MAX_RECENT
 from scrubjay.store.pool import FORK_SECONDS
 from scrubjay.store.search import MAX_RANKED, MAX_SEARCH_BYTES

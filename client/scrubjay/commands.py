@@ -477,8 +477,8 @@ API_KEYS = Verb(
     "api_keys", "api_keys.list_all", "GET", "/v1/apikeys",
     from_json=_each("apikeys", ApiKey.from_json),
 )  # fmt: skip
-KEY_QUOTA = Verb(
-    "key_quota", "api_keys.set_quota", "PATCH", "/v1/apikeys/{id}",
+SET_KEY_QUOTA = Verb(
+    "set_key_quota", "api_keys.set_quota", "PATCH", "/v1/apikeys/{id}",
     Argument("id", "path"), Argument("limits", "object"),
     from_json=ApiKey.from_json, missing=None, writes=True,
 )  # fmt: skip

@@ -22,10 +22,10 @@ from scrubjay.validation import NewNote
 
 METHODS = {"contains": "__contains__", "changes": "watch"}
 """Methods of Memory that have another name than their verb."""
-ADMINISTRATION = {"audit", "issue_key", "api_keys", "key_quota", "rotate_key", "revoke_key"}
+ADMINISTRATION = {"audit", "issue_key", "api_keys", "set_key_quota", "rotate_key", "revoke_key"}
 """Verbs of the command line alone: they are about the whole store."""
 ROUTES = {
-    (method, re.sub(r":\w+}", "}", route.path))
+    (method, re.sub(r":\w+}", "}", route.path)): route.name
     for route in scrubjay_server.create_app().routes
     for method in getattr(route, "methods", None) or ()
 }
@@ -39,6 +39,12 @@ def test_every_verb_has_an_operation_a_method_and_a_route(verb):
         assert inspect.getdoc(getattr(Memory, method)) or method == "__contains__"
         assert hasattr(AsyncMemory, "contains" if method == "__contains__" else method)
     assert (verb.method, verb.path) in ROUTES
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS.values() if verb.writes], ids=lambda verb: verb.name)
+def test_a_write_that_is_carried_out_is_logged_under_the_verb_of_one_that_is_refused(verb):
+    carried_out = inspect.getclosurevars(operation_of(verb)).nonlocals.get("verb", verb.name)
+    assert (ROUTES[verb.method, verb.path], carried_out) == (verb.name, verb.name)
 
 
 def test_async_memory_has_the_methods_and_arguments_of_memory():

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scrubjay.recall import ranking
+from scrubjay.recall.neighbours import MAX_PAUSE_SECONDS, NEIGHBOURS
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD
 from scrubjay.recall.query import QueryTerms
 from scrubjay.recall.ranking import (
@@ -25,6 +27,10 @@ from scrubjay.recall.ranking import (
 from scrubjay.recall.terms import Asks
 from scrubjay.store import notes
 from scrubjay.validation import NewNote, RecallQuery
+
+
+def test_every_neighbour_has_a_weight():
+    assert len(ranking.PREVIOUS_WEIGHTS) == len(ranking.NEXT_WEIGHTS) == NEIGHBOURS
 
 
 def test_a_question_passes_its_similarity_to_the_answer_after_it():
@@ -188,7 +194,7 @@ def test_loose_notes_are_neighbours_only_if_they_are_near_in_time(open_driver):
     now = [1_800_000_000.0]
     driver = open_driver(clock=lambda: now[0])
     remember(driver, "Visited grandpa in the clinic", session=None)
-    now[0] += notes.MAX_PAUSE_SECONDS + 1
+    now[0] += MAX_PAUSE_SECONDS + 1
     remember(driver, "Third floor, room 312", session=None)
     assert recall(driver, "clinic") == ["Visited grandpa in the clinic"]
 

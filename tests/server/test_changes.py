@@ -217,7 +217,7 @@ def test_the_audit_has_changes_and_refusals_with_their_api_key(own):
     logged = [
         (change["who"], change["verb"], change["namespace"], change["refusal"])
         for change in answer["changes"]
-        if change["verb"] != "issue"
+        if change["verb"] != "issue_key"
     ]
     assert logged == [
         ("bot", "set", "mine", None),
@@ -238,7 +238,10 @@ def test_the_audit_has_the_api_key_that_erased(own):
     headers = {"X-API-Key": issue(own, "boss", admin=True)}
     requests.post(f"{own.url}/v1/namespaces/ns/erase", headers=headers, timeout=60).raise_for_status()
     answer = requests.get(f"{own.url}/v1/audit", headers=headers, timeout=60).json()
-    assert [(change["who"], change["verb"]) for change in answer["changes"]] == [("local", "issue"), ("boss", "erase")]
+    assert [(change["who"], change["verb"]) for change in answer["changes"]] == [
+        ("local", "issue_key"),
+        ("boss", "erase"),
+    ]
 
 
 def refusals_of(server) -> list[Change]:

@@ -91,8 +91,8 @@ def test_the_log_has_the_name_of_the_actor(driver):
     found = audit(driver)
     assert [(change.who, change.verb, change.bytes) for change in found] == [
         ("support bot", "set", 6),
-        ("local", "issue", 0),
-        ("local", "revoke", 0),
+        ("local", "issue_key", 0),
+        ("local", "revoke_key", 0),
     ]
 
 

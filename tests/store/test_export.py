@@ -16,9 +16,8 @@ from scrubjay.exact_json import encode
 from scrubjay.store import export, items, lists, notes, usage
 from scrubjay.store.erasable import data_of
 from scrubjay.store.idempotency import IdempotencyKey, run_once
-from scrubjay.store.note_rows import INSERT_COLUMNS
 from scrubjay.store.operation import Quota
-from scrubjay.store.usage import IN_NAMESPACE
+from scrubjay.store.sqlite.queries import IN_NAMESPACE, NOTE_VALUES
 from scrubjay.store.word_index import count_of, space_of, unpack
 from scrubjay.validation import NewNote
 
@@ -71,7 +70,7 @@ def contents(driver: Driver, namespace: str) -> dict[str, object]:
     words = driver.query("SELECT word, block, postings FROM note_words WHERE space = ?", space_of(namespace))
     found["words"] = sorted((word, count_of(posting)) for word, _, data in words for posting in unpack(data))
     rows = driver.query(
-        f"""SELECT data, {", ".join(INSERT_COLUMNS[1:])} FROM notes
+        f"""SELECT data, {", ".join(NOTE_VALUES[1:])} FROM notes
         JOIN erasable_blobs b ON b.id = blob_id WHERE {IN_NAMESPACE}""",
         namespace,
     )

@@ -22,8 +22,8 @@ from scrubjay.recall.synonyms import read_groups
 from scrubjay.recall.terms import Asks, asks, count_terms, split_words, term_of
 from scrubjay.store import candidates, consistency, items, notes, usage, vectors
 from scrubjay.store.operation import Quota
+from scrubjay.store.sqlite.queries import IN_NAMESPACE
 from scrubjay.store.transaction import run_all
-from scrubjay.store.usage import IN_NAMESPACE
 from scrubjay.store.word_index import numbers_in, space_of
 from scrubjay.validation import NewNote, RecallQuery
 

@@ -13,13 +13,16 @@ from typing import Any
 import pytest
 
 import scrubjay.store
-from scrubjay.store.sqlite.queries import QUERIES
+from scrubjay.store.operation import WRITE, operation
+from scrubjay.store.sqlite.queries import CONDITIONS, FILTERED, QUERIES, REPEATED
 from scrubjay.store.sqlite.schema import MIGRATIONS
 
 STORE = Path(scrubjay.store.__file__).parent
-WITH_SQL = {"notes.py", "note_rows.py", "vectors.py", "word_index.py", "candidates.py"}
-"""Modules whose queries have no names yet."""
-OPERATIONS = sorted(path for path in STORE.glob("*.py") if path.name not in WITH_SQL)
+OPERATIONS = sorted(STORE.glob("*.py"))
+SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH|CREATE|DROP|ALTER)\s")
+BUILT = [f"{name} where {' and '.join(CONDITIONS)}" for name in FILTERED] + [f"{name} * 2" for name in REPEATED]
+"""Queries whose names say what their texts are built of."""
+NAMES = QUERIES.keys() | FILTERED.keys() | REPEATED.keys()
 
 
 def strings(node: ast.AST) -> Iterator[str]:
@@ -41,15 +44,26 @@ def yielded_queries(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", OPERATIONS, ids=lambda path: path.name)
 def test_operations_yield_names_of_queries_and_no_sql(path):
-    unknown = {query for query in yielded_queries(path) if query not in QUERIES}
-    assert not unknown
-    assert not [text for text in strings(ast.parse(path.read_text())) if text.startswith(("SELECT ", "INSERT INTO "))]
+    assert not {query.removesuffix(" * ") for query in yielded_queries(path)} - NAMES
+    texts = strings(ast.parse(path.read_text()))
+    assert not [text for text in texts if SQL.match(text) or re.search(r"\b(FROM|WHERE) ", text)]
+
+
+def test_a_query_that_has_no_name_fails(driver):
+    for text in ("SELECT 1", "no_such_query", "list_notes", "list_notes where", "list_notes where 1", "read_note * 2"):
+
+        @operation("test", WRITE)
+        def execute(_context, text=text):
+            yield text, ()
+
+        with pytest.raises(LookupError):
+            driver.run(execute())
 
 
 def test_every_query_is_used():
     paths = [path for path in STORE.rglob("*.py") if path.name != "queries.py"]
-    used = {text for path in paths for text in strings(ast.parse(path.read_text()))}
-    assert not QUERIES.keys() - used
+    used = {text.removesuffix(" * ") for path in paths for text in strings(ast.parse(path.read_text()))}
+    assert not NAMES - used
 
 
 @contextlib.contextmanager
@@ -68,7 +82,7 @@ def explain(connection: sqlite3.Connection, how: str, text: str) -> list[tuple[A
 def test_every_query_is_valid_in_the_schema():
     with empty_database() as connection:
         connection.execute("CREATE TABLE old_blobs AS SELECT * FROM erasable_blobs")
-        for name, text in QUERIES.items():
+        for name, text in {**QUERIES, **{name: QUERIES[name] for name in BUILT}}.items():
             if not name.startswith(("rename_", "create_blob")):
                 explain(connection, "EXPLAIN", text)
 

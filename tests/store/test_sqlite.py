@@ -17,7 +17,7 @@ from scrubjay.errors import Conflict, InvalidInput, QuotaExceeded, Unavailable
 from scrubjay.store import changes, expiry, items, lists, notes, usage
 from scrubjay.store.expiry import SWEEP_SECONDS
 from scrubjay.store.idempotency import IdempotencyKey, run_once
-from scrubjay.store.operation import WRITE, Quota, operation
+from scrubjay.store.operation import WRITE, EngineSql, Quota, operation
 from scrubjay.store.sqlite import SqliteStore, schema
 from scrubjay.store.sqlite import connection as sqlite
 from scrubjay.store.sqlite.asyncio import SLOW_READERS
@@ -45,14 +45,14 @@ def test_one_refused_write_in_a_batch_leaves_the_others_alone(tmp_path):
     driver.close()
 
 
-INSERT_HALF = """INSERT INTO items (namespace, key, value, bytes, version, created_at, updated_at)
-VALUES ('ns', 'half', '1', 5, 1, 0, 0)"""
+INSERT_HALF = EngineSql("""INSERT INTO items (namespace, key, value, bytes, version, created_at, updated_at)
+VALUES ('ns', 'half', '1', 5, 1, 0, 0)""")
 
 
 @operation("test", WRITE)
 def _write_then_fail(_context):
     yield INSERT_HALF, ()
-    yield "INSERT INTO no_such_table VALUES (1)", ()
+    yield EngineSql("INSERT INTO no_such_table VALUES (1)"), ()
 
 
 @operation("test", WRITE)

@@ -73,7 +73,7 @@ def _quote_spaces(patterns: str) -> str:
 
 def quota(arguments: argparse.Namespace) -> int:
     with executor_of(arguments) as executor:
-        key = executor.run(commands.KEY_QUOTA("", arguments.id, given_limits(arguments)))
+        key = executor.run(commands.SET_KEY_QUOTA("", arguments.id, given_limits(arguments)))
     if key is None:
         return _no_such_key(arguments.id)
     if arguments.json:

@@ -17,13 +17,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from scrubjay.recall.neighbours import NEIGHBOURS
 from scrubjay.recall.query import LENGTH_PENALTY, SATURATION, QueryTerms
 from scrubjay.recall.terms import Asks
 
 PREVIOUS_WEIGHTS, NEXT_WEIGHTS = (0.5, 0.25), (0.3, 0.2)
 """The weight of a term in the neighbours of a note, the nearest first, where in the note itself it has 1."""
-NEIGHBOURS = len(PREVIOUS_WEIGHTS)
-"""Neighbours on either side whose terms count."""
 LOOSE_FACTOR = 0.4
 """The factor for neighbours of a note that is not a turn of a conversation: they may be about something else,
 and alone do not make it fit."""

@@ -57,7 +57,7 @@ EVERYTHING = Access("anyone")
 """The access of every request until the first api key is issued. When all keys are revoked, no request has access."""
 
 
-@operation("issue", WRITE)
+@operation("issue_key", WRITE)
 def issue(
     context: Context,
     name: str,
@@ -94,7 +94,7 @@ def issue(
     return IssuedKey(made, secret, admin_secret, is_first=True)
 
 
-@operation("issue", WRITE)
+@operation("issue_key", WRITE)
 def issue_first(context: Context, name: str) -> Statements[str | None]:
     """Issue an admin key, if no key was ever issued; None otherwise."""
     rows = yield "find_any_api_key", ()
@@ -166,7 +166,7 @@ def set_quota(context: Context, identity: str, changes: Mapping[str, int | None]
     return key
 
 
-@operation("rotate", WRITE)
+@operation("rotate_key", WRITE)
 def rotate(context: Context, identity: str) -> Statements[str | None]:
     """Replace the secret of a key at once, and end its sign-ins; everything else stays. None if it is not in force."""
     secret = _new_secret(identity)
@@ -178,7 +178,7 @@ def rotate(context: Context, identity: str) -> Statements[str | None]:
     return secret
 
 
-@operation("revoke", WRITE)
+@operation("revoke_key", WRITE)
 def revoke(context: Context, identity: str, keep_admin: bool = False) -> Statements[bool]:
     """Revoke a key; with `keep_admin` not the last admin key, without which no client could issue another."""
     if keep_admin:

@@ -12,10 +12,8 @@ from scrubjay.recall.query import LENGTH_PENALTY, SATURATION, Passage, QueryTerm
 from scrubjay.recall.ranking import Occurrences
 from scrubjay.store.encryption import Cipher
 from scrubjay.store.operation import SlowQuery, Statements
-from scrubjay.store.usage import IN_NAMESPACE
 from scrubjay.store.word_index import (
     BLOCK_POSTINGS,
-    COUNT_TERMS,
     MAX_OFFSET,
     Block,
     count_of,
@@ -47,17 +45,16 @@ SCAN_FACTOR = 4
 CHECKED_AT_ONCE = 1_000
 """Notes whose labels are compared with the filters in one query, the best first."""
 
-_ALLOWED = f"SELECT n.number FROM notes n WHERE n.{IN_NAMESPACE} AND {{where}}"  # noqa: S608
-# The operator keeps SQLite from reading all notes of the namespace, which its planner prefers to the few numbers.
-ALLOWED_OF = f"""SELECT n.number FROM notes n WHERE 0 + n.{IN_NAMESPACE} AND {{where}}
-AND n.number IN (SELECT value FROM json_each(?))"""  # noqa: S608
-
 
 class Filters(NamedTuple):
-    """A condition on notes n, in SQL, and its parameters."""
+    """Conditions on notes, by name, and their parameters."""
 
-    where: str
+    conditions: tuple[str, ...]
     params: tuple[int, ...]
+
+    def on(self, query: str) -> str:
+        """The name of a query of the notes that meet the conditions."""
+        return f"{query} where {' and '.join(self.conditions)}"
 
 
 class Share(NamedTuple):
@@ -101,7 +98,7 @@ def weigh_terms(cipher: Cipher, namespace: str, passages: Sequence[Passage]) -> 
     ]
     limit = min(max(MAX_COUNTED_ROWS // max(len(hashed), 1), MIN_COUNTED), MAX_COUNTED)
     params = (space_of(namespace), limit // BLOCK_POSTINGS, json.dumps(list(hashed.values())), namespace)
-    (_, notes), *counts = yield SlowQuery(COUNT_TERMS, params)
+    (_, notes), *counts = yield SlowQuery("count_terms", params)
     total = min(notes, 10 * limit)  # no term is counted beyond the limit, so that a larger total would overrate all
     return weigh(stored, dict(counts), total)
 
@@ -129,7 +126,7 @@ class Candidates:
             if len(found) == wanted or sum(share.postings for share in shares) < MIN_POSTINGS:
                 return found
         allowed = yield SlowQuery(
-            f"{_ALLOWED.format(where=self._filters.where)} LIMIT ?",
+            self._filters.on("list_allowed_notes"),
             (self._namespace, *self._filters.params, MAX_POSTINGS + 1),
         )
         if len(allowed) > MAX_POSTINGS:
@@ -209,8 +206,8 @@ class Candidates:
 
     def allowed(self, numbers: Collection[int]) -> Statements[set[int]]:
         """Those of the notes that pass the filters."""
-        sql = ALLOWED_OF.format(where=self._filters.where)
-        rows = yield SlowQuery(sql, (self._namespace, *self._filters.params, json.dumps(list(numbers))))
+        query = self._filters.on("find_allowed_notes")
+        rows = yield SlowQuery(query, (self._namespace, *self._filters.params, json.dumps(list(numbers))))
         return {number for (number,) in rows}
 
     def occurrences(self, notes: Collection[int]) -> Statements[Occurrences]:

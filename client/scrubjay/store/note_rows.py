@@ -31,7 +31,7 @@ from scrubjay.recall.times import labels_of_note
 from scrubjay.store import erasable
 from scrubjay.store.encryption import Cipher, note_associated_data
 from scrubjay.store.operation import Statements
-from scrubjay.store.usage import IN_NAMESPACE, NamespaceUsage
+from scrubjay.store.usage import NamespaceUsage
 from scrubjay.store.word_index import remove_terms
 
 MAX_SPEAKER_CHARS = 200
@@ -42,25 +42,6 @@ _SPEAKER = re.compile(r"\s*(?:[\[(][^\])]{0,60}[\])]\s*)?([^\W\d_][\w .'’-]{0,
 _SPEAKER_FIELDS = ("speaker", "sender", "name", "role")
 _COUNT = struct.Struct(">I")
 _DAMAGED = "a note is damaged; run `scrubjay doctor`, restore a backup"
-
-SOURCE = "notes n JOIN erasable_blobs b ON b.id = n.blob_id"
-COLUMNS = (
-    "n.id, b.data, n.pinned, n.times, n.created_at, n.updated_at, n.expires_at, n.bytes, n.blob_id, n.superseded_by,"
-    " n.number"
-)
-"""The columns that `Row.read` takes."""
-ERASE_COLUMNS = f"{COLUMNS} FROM notes n LEFT JOIN erasable_blobs b ON b.id = n.blob_id"
-"""What `erase_note` takes, for intact and damaged notes."""
-INSERT_COLUMNS = (
-    *("blob_id", "digest", "type", "session", "speaker", "tags", "asks", "is_change"),
-    *("pinned", "times", "bytes", "created_at", "updated_at", "expires_at", "superseded_by"),
-)
-"""The columns of a note's row, beside namespace and id, in the order of `Row.column_values`."""
-
-_DELETE_NOTE = f"DELETE FROM notes WHERE {IN_NAMESPACE} AND id = ?"  # noqa: S608
-_DELETE_VECTOR = f"DELETE FROM note_vectors WHERE {IN_NAMESPACE} AND note = ? RETURNING blob_id"  # noqa: S608
-COUNT_REMOVED_VECTORS = "UPDATE namespaces SET vectors_removed = vectors_removed + 1 WHERE namespace = ?"
-"""Tells caches of vectors that not all of theirs are stored any more."""
 
 Blob = bytes
 """In Row the name bytes is a field."""
@@ -92,7 +73,7 @@ class Row(NamedTuple):
 
     @classmethod
     def read(cls, cipher: Cipher, namespace: str, columns: Sequence[Any]) -> Row:
-        """From COLUMNS."""
+        """From the columns that the queries of notes have."""
         id_, blob, *rest = columns
         encrypted, term_count = _unpack(blob)
         body = cipher.decrypt_bytes(encrypted, note_associated_data(namespace, id_))
@@ -111,7 +92,7 @@ class Row(NamedTuple):
         return encrypted + _COUNT.pack(self.term_count)
 
     def column_values(self, cipher: Cipher) -> tuple[Any, ...]:
-        """The values of INSERT_COLUMNS."""
+        """The values for the columns that `insert_note` and `update_note` write."""
         speaker = hash_words(cipher, self.speaker())
         return (
             self.blob_id,
@@ -210,7 +191,7 @@ def hash_words(cipher: Cipher, text: str) -> list[int]:
 
 
 def erase_note(usage: NamespaceUsage, columns: Sequence[Any], verb: str | None = None) -> Statements[None]:
-    """Erase the note of which ERASE_COLUMNS were read, its terms and its vector; the caller saves the usage."""
+    """Erase the note with these columns, its terms and its vector; the caller saves the usage."""
     id_, _, *_, size, blob_id, _, number = columns
     at = (usage.namespace, id_)
     try:
@@ -219,7 +200,7 @@ def erase_note(usage: NamespaceUsage, columns: Sequence[Any], verb: str | None =
     except Unavailable:
         yield from remove_terms(usage.namespace, number, (), 1)
     yield from erase_vector(*at)
-    yield _DELETE_NOTE, at
+    yield "delete_note", at
     yield from erasable.erase([blob_id])
     usage.release(notes=1, size=size)
     usage.record(str(id_), size, verb)
@@ -227,9 +208,9 @@ def erase_note(usage: NamespaceUsage, columns: Sequence[Any], verb: str | None =
 
 def erase_vector(namespace: str, note: int) -> Statements[None]:
     """Erase the vector of a note, if it has one."""
-    vectors = yield _DELETE_VECTOR, (namespace, note)
+    vectors = yield "delete_vector", (namespace, note)
     if vectors:
-        yield COUNT_REMOVED_VECTORS, (namespace,)
+        yield "count_removed_vector", (namespace,)
         yield from erasable.erase([blob_id for (blob_id,) in vectors])
 
 

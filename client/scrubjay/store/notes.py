@@ -17,7 +17,6 @@ from scrubjay.recall.query import MAX_QUERY_CHARS, QueryTerms, analyze, split_pa
 from scrubjay.recall.ranking import (
     MAX_NEAREST,
     MIN_COSINE,
-    NEIGHBOURS,
     Candidate,
     Evidence,
     SessionNeighbours,
@@ -34,11 +33,6 @@ from scrubjay.store.encryption import Cipher
 from scrubjay.store.expiry import charge, is_expired
 from scrubjay.store.items import clear_into, clear_prefix
 from scrubjay.store.note_rows import (
-    COLUMNS,
-    COUNT_REMOVED_VECTORS,
-    ERASE_COLUMNS,
-    INSERT_COLUMNS,
-    SOURCE,
     Row,
     content_digest,
     erase_note,
@@ -49,6 +43,7 @@ from scrubjay.store.note_rows import (
 )
 from scrubjay.store.operation import (
     ERASE,
+    IDS_PER_SECOND,
     READ,
     SNAPSHOT,
     WRITE,
@@ -60,55 +55,14 @@ from scrubjay.store.operation import (
     Statements,
     operation,
 )
-from scrubjay.store.usage import IN_NAMESPACE, NamespaceUsage, open_namespace
-from scrubjay.store.word_index import CLEAR_WORDS, NoteTerms, add_terms, remove_terms, space_of
+from scrubjay.store.usage import NamespaceUsage, open_namespace
+from scrubjay.store.word_index import NoteTerms, add_terms, remove_terms, space_of
 from scrubjay.validation import MAX_NOTES_PAGE, NewNote, RecallQuery
 
 SLOW_CHARS = 300
 """Characters of content and metadata from which indexing takes longer than a server's event loop may wait."""
-MAX_PAUSE_SECONDS = 600
-"""Seconds up to which notes of no session that follow each other are neighbours."""
 MAX_LABELS = 1000
 """Different types, tags or sessions in one list: more than a person looks through."""
-IDS_PER_SECOND = 1_000_000
-"""Ids of notes are microseconds, the last three digits of which are random."""
-
-_FIND = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.{IN_NAMESPACE} AND n.digest = ?"  # noqa: S608
-_READ = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.{IN_NAMESPACE} AND n.id IN (SELECT value FROM json_each(?))"  # noqa: S608
-_READ_NUMBERS = f"SELECT {COLUMNS} FROM {SOURCE} WHERE n.number IN (SELECT value FROM json_each(?))"  # noqa: S608
-# Two lookups: for an OR PostgreSQL may read all notes of the namespace.
-_EXISTS = f"""SELECT 1 FROM notes WHERE {IN_NAMESPACE.replace("?", "?1")} AND id = ?2
-UNION ALL SELECT 1 FROM notes WHERE {IN_NAMESPACE.replace("?", "?1")} AND digest = ?3"""  # noqa: S608
-_READ_FOR_ERASURE = f"SELECT n.expires_at, {ERASE_COLUMNS} WHERE n.{IN_NAMESPACE} AND n.id = ?"
-_INSERT = f"""INSERT INTO notes (namespace_id, id, {", ".join(INSERT_COLUMNS)})
-VALUES ((SELECT id FROM namespaces WHERE namespace = ?), ?{", ?" * len(INSERT_COLUMNS)}) RETURNING number"""  # noqa: S608
-_UPDATE = f"UPDATE notes SET {' = ?, '.join(INSERT_COLUMNS)} = ? WHERE {IN_NAMESPACE} AND id = ?"  # noqa: S608
-_SUPERSEDE = f"""UPDATE notes SET superseded_by = ?
-WHERE {IN_NAMESPACE} AND id = ? AND id <> ? AND superseded_by IS NULL RETURNING id"""  # noqa: S608
-_MAX_ID = f"SELECT coalesce(max(id), 0) FROM notes WHERE {IN_NAMESPACE}"  # noqa: S608
-_LIST = f"""SELECT {COLUMNS} FROM {SOURCE} WHERE n.{IN_NAMESPACE} AND n.id > ? AND {{where}}
-ORDER BY n.id LIMIT ? OFFSET ?"""  # noqa: S608
-_SESSIONS = f"""SELECT min(n.id), count(*), min(n.created_at), max(n.updated_at) FROM notes n
-WHERE n.{IN_NAMESPACE} AND n.session IS NOT NULL AND {{where}} GROUP BY n.session"""  # noqa: S608
-_LABELS = f"""SELECT min(n.id), count(*) FROM notes n
-WHERE n.{IN_NAMESPACE} AND n.{{column}} IS NOT NULL AND {{where}} GROUP BY n.{{column}} ORDER BY 2 DESC, 1 LIMIT ?"""  # noqa: S608
-_TAGS = f"""SELECT min(n.id), count(*), n.tags FROM notes n
-WHERE n.{IN_NAMESPACE} AND n.tags <> '' AND {{where}} GROUP BY n.tags"""  # noqa: S608
-SUM_NOTES = f"""SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum(expires_at IS NULL OR expires_at > ?), 0)
-FROM notes WHERE {IN_NAMESPACE}"""  # noqa: S608
-_NEAREST = f"""SELECT n.id, n.number FROM notes n WHERE n.{IN_NAMESPACE} AND {{where}}
-AND n.id IN (SELECT value FROM json_each(?))"""  # noqa: S608
-# Ids grow with time: the notes of no session that are near in time are those with ids near by.
-_NUMBERS_NEAR = f"""(SELECT json_group_array(number) FROM (SELECT o.number FROM notes o
-WHERE o.namespace_id = n.namespace_id AND o.session IS n.session AND o.id {{}} LIMIT {NEIGHBOURS}))"""  # noqa: S608
-_FAR = f"iif(n.session IS NULL, {MAX_PAUSE_SECONDS * IDS_PER_SECOND}, n.id)"
-FIND_NEIGHBOURS = f"""SELECT {_NUMBERS_NEAR.format(f"< n.id AND o.id > n.id - {_FAR} ORDER BY o.id DESC")}, n.number,
-{_NUMBERS_NEAR.format(f"> n.id AND o.id < n.id + {_FAR} ORDER BY o.id")}
-FROM notes n WHERE n.number IN (SELECT value FROM json_each(?))"""  # noqa: S608
-_RANKED_COLUMNS = """SELECT n.id, n.number, n.speaker, n.updated_at, n.times, n.asks, n.is_change,
-n.session IS NOT NULL FROM notes n
-WHERE n.number IN (SELECT value FROM json_each(?)) AND {where}"""
-
 _BLOB_FIELDS = ("content", "type", "tags", "session", "metadata", "term_count")
 """The fields of a row that are in its blob and may change."""
 _NO_NEAREST: Mapping[int, float] = {}
@@ -133,7 +87,7 @@ class LabelCount(NamedTuple):
 @operation("read_note", READ)
 def read_note(context: Context, namespace: str, note_id: str) -> Statements[Note]:
     numbers = yield from _find_numbers(context.cipher, namespace, note_id)
-    rows = yield _READ, (namespace, json.dumps(numbers))
+    rows = yield "read_notes", (namespace, json.dumps(numbers))
     row = Row.read(context.cipher, namespace, rows[0]) if rows else None
     if row is None or is_expired(row.expires_at, context.now):
         raise NotFound(f"there is no note {repr_short(note_id)}")
@@ -159,7 +113,7 @@ def remember(namespace: str, note: NewNote) -> Operation[tuple[Note, NamespaceUs
 @operation("remember", WRITE, is_slow=_is_slow, replay=_REPLAY)
 def _remember(context: Context, namespace: str, note: NewNote) -> Statements[tuple[Note, NamespaceUsage]]:
     usage = yield from open_namespace(context, namespace)
-    rows = yield _FIND, (namespace, content_digest(context.cipher, note.content, note.session))
+    rows = yield "find_note", (namespace, content_digest(context.cipher, note.content, note.session))
     found = yield from _read_live(context, usage, rows)
     row = yield from (_refresh(context, usage, note, found) if found else _insert(context, usage, note))
     return (yield from _save(context, usage, note, row))
@@ -170,7 +124,7 @@ def _remember_under_id(context: Context, namespace: str, note: NewNote) -> State
     """The same for a note with an id: an erasure, because the text that it replaces must not be found any more."""
     usage = yield from open_namespace(context, namespace)
     numbers = yield from _find_numbers(context.cipher, namespace, note.id or "")
-    rows = yield _READ, (namespace, json.dumps(numbers))
+    rows = yield "read_notes", (namespace, json.dumps(numbers))
     found = yield from _read_live(context, usage, rows)
     row = yield from (_replace(context, usage, note, found) if found else _insert(context, usage, note))
     return (yield from _save(context, usage, note, row))
@@ -180,7 +134,7 @@ def _read_live(context: Context, usage: NamespaceUsage, rows: Rows) -> Statement
     """The note of these rows; None, once it is erased, if it has expired."""
     found = Row.read(context.cipher, usage.namespace, rows[0]) if rows else None
     if found and is_expired(found.expires_at, context.now):
-        yield from erase_note(usage, (yield _READ_FOR_ERASURE, (usage.namespace, found.id))[0][1:], "expire")
+        yield from erase_note(usage, (yield "read_note_to_erase", (usage.namespace, found.id))[0][1:], "expire")
         return None
     return found
 
@@ -190,7 +144,7 @@ def _save(context: Context, usage: NamespaceUsage, note: NewNote, row: Row) -> S
     usage.record(str(row.id), row.bytes)
     for text in note.supersedes or ():
         for older in (yield from _find_numbers(context.cipher, usage.namespace, text)):
-            if (yield _SUPERSEDE, (row.id, usage.namespace, older, row.id)):
+            if (yield "supersede_note", (row.id, usage.namespace, older, row.id)):
                 usage.record(str(older), 0, "supersede")
     yield from usage.save()
     return row.to_note(), usage
@@ -202,7 +156,7 @@ def forget(context: Context, namespace: str, note_id: str) -> Statements[tuple[b
     usage = yield from open_namespace(context, namespace)
     is_live = False
     for id_ in (yield from _find_numbers(context.cipher, namespace, note_id)):
-        for expires_at, *columns in (yield _READ_FOR_ERASURE, (namespace, id_)):
+        for expires_at, *columns in (yield "read_note_to_erase", (namespace, id_)):
             yield from erase_note(usage, columns)
             is_live = not is_expired(expires_at, context.now)
     yield from usage.save()
@@ -250,7 +204,7 @@ def list_notes(
     filters = _filters(context, type_, tags, session)
     previous = yield from _find_numbers(context.cipher, namespace, after)
     rows = yield SlowQuery(
-        _LIST.format(where=filters.where),
+        filters.on("list_notes"),
         (namespace, max(previous, default=0), *filters.params, limit, offset),
     )
     return [Row.read(context.cipher, namespace, row).to_note() for row in rows]
@@ -260,8 +214,8 @@ def list_notes(
 def list_sessions(context: Context, namespace: str) -> Statements[list[SessionSummary]]:
     """The sessions that have notes, the one updated last first."""
     filters = _filters(context)
-    rows = yield SlowQuery(_SESSIONS.format(where=filters.where), (namespace, *filters.params))
-    texts = yield SlowQuery(_READ, (namespace, json.dumps([row[0] for row in rows])))
+    rows = yield SlowQuery(filters.on("list_note_sessions"), (namespace, *filters.params))
+    texts = yield SlowQuery("read_notes", (namespace, json.dumps([row[0] for row in rows])))
     named = {row[0]: Row.read(context.cipher, namespace, row).session or "" for row in texts}
     found = [
         SessionSummary(named[note], count, to_time(first), to_time(last))
@@ -286,9 +240,9 @@ def list_labels(context: Context, namespace: str, limit: int = MAX_LABELS) -> St
 
 def _count_labels(context: Context, namespace: str, column: str, limit: int) -> Statements[list[LabelCount]]:
     filters = _filters(context)
-    query = _LABELS.format(column=column, where=filters.where)
+    query = filters.on("count_note_types" if column == "type" else "count_note_sessions")
     counts: dict[int, int] = dict((yield SlowQuery(query, (namespace, *filters.params, limit))))
-    texts = yield SlowQuery(_READ, (namespace, json.dumps(list(counts))))
+    texts = yield SlowQuery("read_notes", (namespace, json.dumps(list(counts))))
     rows = [Row.read(context.cipher, namespace, text) for text in texts]
     return _most_frequent({getattr(row, column): counts[row.id] for row in rows})
 
@@ -298,12 +252,12 @@ def _count_tags(context: Context, namespace: str, limit: int) -> Statements[list
     filters = _filters(context)
     counts: Counter[str] = Counter()
     examples: dict[str, int] = {}
-    for note, count, hashes in (yield SlowQuery(_TAGS.format(where=filters.where), (namespace, *filters.params))):
+    for note, count, hashes in (yield SlowQuery(filters.on("count_note_tags"), (namespace, *filters.params))):
         for hashed in filter(None, hashes.split(",")):
             counts[hashed] += count
             examples[hashed] = note
     best = dict(counts.most_common(limit))
-    texts = yield SlowQuery(_READ, (namespace, json.dumps(sorted({examples[hashed] for hashed in best}))))
+    texts = yield SlowQuery("read_notes", (namespace, json.dumps(sorted({examples[hashed] for hashed in best}))))
     tags = {tag for text in texts for tag in Row.read(context.cipher, namespace, text).tags}
     hashed_tags = ((tag, str(hash_label(context.cipher, tag))) for tag in tags)
     return _most_frequent({tag: best[hashed] for tag, hashed in hashed_tags if hashed in best})
@@ -327,7 +281,7 @@ def recall(
     search = Candidates(namespace, query, terms, filters)
     best = yield from search.find()
     best += (yield from _nearest_allowed(namespace, query, nearest, filters)) if nearest else []
-    rows = yield SlowQuery(FIND_NEIGHBOURS, (json.dumps(best),))
+    rows = yield SlowQuery("find_neighbours", (json.dumps(best),))
     neighbours = SessionNeighbours([(*reversed(decode(before)), note, *decode(after)) for before, note, after in rows])
     occurrences = yield from search.occurrences(neighbours.notes)
     candidates, ids = yield from _read_candidates(neighbours, filters)
@@ -363,7 +317,7 @@ def _weigh_query(context: Context, namespace: str, query: RecallQuery, *, is_wid
 
 def _read_scored(context: Context, namespace: str, scores: Mapping[int, float]) -> Statements[dict[int, Note]]:
     """The notes that have these numbers, in their order and with their scores."""
-    rows = yield SlowQuery(_READ_NUMBERS, (json.dumps(list(scores)),))
+    rows = yield SlowQuery("read_numbered_notes", (json.dumps(list(scores)),))
     found = {row.number: row for row in (Row.read(context.cipher, namespace, row) for row in rows)}
     return {number: found[number].to_note(round(score, 6)) for number, score in scores.items() if number in found}
 
@@ -374,7 +328,7 @@ def _nearest_allowed(
     """The numbers of the nearest of the notes that pass the filters."""
     close = [note for note, cosine in nearest.items() if cosine >= MIN_COSINE]
     asked = json.dumps(close[: 2 * MAX_NEAREST] if query.is_open else close)
-    rows = yield SlowQuery(_NEAREST.format(where=filters.where), (namespace, *filters.params, asked))
+    rows = yield SlowQuery(filters.on("find_nearest_notes"), (namespace, *filters.params, asked))
     return [number for _, number in sorted(rows, key=lambda row: -nearest[row[0]])[:MAX_NEAREST]]
 
 
@@ -382,9 +336,7 @@ def _read_candidates(
     neighbours: SessionNeighbours, filters: Filters
 ) -> Statements[tuple[list[Candidate], dict[int, int]]]:
     """Those of the notes that pass the filters, by number, and the number for each id."""
-    rows = yield SlowQuery(
-        _RANKED_COLUMNS.format(where=filters.where), (json.dumps(sorted(neighbours.notes)), *filters.params)
-    )
+    rows = yield SlowQuery(filters.on("read_candidates"), (json.dumps(sorted(neighbours.notes)), *filters.params))
     spoken = {note for _, note, speaker, *_ in rows if speaker}
     candidates = []
     for _, note, speaker, updated_at, times, asks, is_change, has_session in rows:
@@ -402,7 +354,7 @@ def _speaker_terms(speaker: str | None) -> tuple[int, ...]:
 
 
 def _insert(context: Context, usage: NamespaceUsage, note: NewNote) -> Statements[Row]:
-    ((last,),) = yield _MAX_ID, (usage.namespace,)
+    ((last,),) = yield "find_last_note", (usage.namespace,)
     row = Row(
         # Ids grow with time, and the id of a deleted note is not given to another.
         id=max(last + 1, context.now * 1000 + int.from_bytes(os.urandom(2)) % 1000),
@@ -422,7 +374,7 @@ def insert_note(context: Context, usage: NamespaceUsage, row: Row) -> Statements
 
     Returns its terms, which the caller adds to the index: those of many notes together take a tenth of the writes.
     """
-    if (yield _EXISTS, (usage.namespace, row.id, row.digest(context.cipher))):
+    if (yield "find_same_note", (usage.namespace, row.id, row.digest(context.cipher))):
         return None
     row = row.measured()
     yield from charge(usage, notes=1, size=row.bytes)
@@ -436,7 +388,7 @@ def _insert_row(context: Context, usage: NamespaceUsage, row: Row) -> Statements
     blob_id = yield from (erasable.replace(row.blob_id, data) if row.blob_id else erasable.store(data))
     values = row._replace(blob_id=blob_id).column_values(context.cipher)
     yield "add_namespace_id", (usage.namespace,)
-    ((number,),) = yield _INSERT, (usage.namespace, row.id, *values)
+    ((number,),) = yield "insert_note", (usage.namespace, row.id, *values)
     return number, counts
 
 
@@ -485,20 +437,20 @@ def change_note(
         row = row._replace(blob_id=(yield from erasable.replace(row.blob_id, row.pack(cipher, namespace))))
         yield from remove_terms(namespace, row.number, found.hashed_terms(before or cipher), found.term_count)
         yield from add_terms(namespace, [(row.number, counts)], is_last=False)
-    yield _UPDATE, (*row.column_values(cipher), namespace, row.id)
+    yield "update_note", (*row.column_values(cipher), namespace, row.id)
     return row
 
 
 def clear_notes_into(usage: NamespaceUsage, now: int) -> Statements[int]:
     """Erase all notes and take them off the usage, which the caller saves; how many had not expired."""
     at = (usage.namespace,)
-    ((count, size, live),) = yield SUM_NOTES, (now, *at)
+    ((count, size, live),) = yield "sum_notes", (now, *at)
     for table in ("note_vectors", "notes"):
         yield from erasable.erase_all(table, usage.namespace)
-    yield CLEAR_WORDS, (space_of(usage.namespace),)
-    for table in ("note_vectors", "notes"):
-        yield f"DELETE FROM {table} WHERE {IN_NAMESPACE}", at  # noqa: S608
-    yield COUNT_REMOVED_VECTORS, at
+    yield "delete_words", (space_of(usage.namespace),)
+    yield "delete_all_vectors", at
+    yield "delete_all_notes", at
+    yield "count_removed_vector", at
     if count:
         usage.release(notes=count, size=size)
     return int(live)
@@ -512,26 +464,25 @@ def _filters(
     at: datetime | None = None,
 ) -> Filters:
     """Only notes that have not expired, of this type, with all of these tags, of this session, and as old as `at`."""
-    where, params = ["(n.expires_at IS NULL OR n.expires_at > ?)"], [context.now]
+    conditions, params = ["is_live"], [context.now]
     if at is not None:
-        where.append("n.created_at <= ?")
+        conditions.append("is_written")
         params.append(round(at.timestamp() * 1000))
-    labels = [("n.type = ?", type_), ("n.session = ?", session)]
-    labels += [("instr(n.tags, ',' || ? || ',')", tag) for tag in tags]
+    labels = [("has_type", type_), ("has_session", session), *(("has_tag", tag) for tag in tags)]
     for condition, label in labels:
         hashed = hash_label(context.cipher, label)
         if hashed is not None:
-            where.append(condition)
+            conditions.append(condition)
             params.append(hashed)
-    return Filters(" AND ".join(where), tuple(params))
+    return Filters(tuple(conditions), tuple(params))
 
 
 def _only_current(filters: Filters, at: datetime | None) -> Filters:
     """Without the notes that others have replaced, or had by then; ids grow with time."""
     if at is None:
-        return filters._replace(where=f"{filters.where} AND n.superseded_by IS NULL")
-    where = f"{filters.where} AND (n.superseded_by IS NULL OR n.superseded_by > ?)"
-    return Filters(where, (*filters.params, round(at.timestamp() * IDS_PER_SECOND)))
+        return filters._replace(conditions=(*filters.conditions, "is_current"))
+    params = (*filters.params, round(at.timestamp() * IDS_PER_SECOND))
+    return Filters((*filters.conditions, "was_current"), params)
 
 
 def _find_numbers(cipher: Cipher, namespace: str, note_id: str) -> Statements[list[int]]:

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 DAY_MS = 86_400_000
 """A day in milliseconds."""
+IDS_PER_SECOND = 1_000_000
+"""Ids of notes are microseconds, the last three digits of which are random."""
 
 
 class Mode(Enum):
@@ -32,6 +34,12 @@ class Mode(Enum):
 
 READ, SNAPSHOT, WRITE, LONG_WRITE, ERASE = Mode
 WRITES = (WRITE, LONG_WRITE, ERASE)
+
+
+class EngineSql(str):
+    """SQL itself instead of the name of a query, for code of one engine alone: erasure, recovery."""
+
+    __slots__ = ()
 
 
 class ExecuteMany(NamedTuple):

@@ -16,8 +16,6 @@ _ITEM_COLUMNS = 5
 """Columns of the item that come before those of its namespace in the row that `open_with_item` reads."""
 _UNUSED = (0, 0, 0, 0, 0, None, None, 0, "")
 """The row of a namespace that does not exist yet."""
-IN_NAMESPACE = "namespace_id = (SELECT id FROM namespaces WHERE namespace = ?)"
-"""The condition on the rows of notes and vectors, which have the id of their namespace instead of its name."""
 
 
 class NamespaceUsage:

@@ -8,33 +8,11 @@ from typing import NamedTuple
 
 from scrubjay.store import erasable
 from scrubjay.store.encryption import Cipher, note_associated_data
-from scrubjay.store.note_rows import COLUMNS, SOURCE, Row, hash_words
+from scrubjay.store.note_rows import Row, hash_words
 from scrubjay.store.operation import LONG_WRITE, SNAPSHOT, Context, Rows, SlowQuery, Statements, operation
-from scrubjay.store.usage import IN_NAMESPACE
 
 Fingerprint = tuple[int, int]
 """How many vectors of a namespace were ever stored, and how many removed: equal while they are the same vectors."""
-_FINGERPRINT = "SELECT vectors_stored, vectors_removed FROM namespaces WHERE namespace = ?"
-_MARKS = f"SELECT mark, note FROM note_vectors WHERE {IN_NAMESPACE} AND model = ?"  # noqa: S608
-_NEW_MARKS = f"{_MARKS} AND mark > ?"
-_VECTORS = f"""SELECT v.mark, v.note, b.data FROM note_vectors v
-JOIN erasable_blobs b ON b.id = v.blob_id AND b.is_free = 0
-WHERE v.{IN_NAMESPACE} AND v.note IN (SELECT value FROM json_each(?))"""  # noqa: S608
-_UNINDEXED = """SELECT s.namespace, n.id FROM notes n JOIN namespaces s ON s.id = n.namespace_id
-WHERE NOT EXISTS (SELECT 1 FROM note_vectors v
-WHERE v.namespace_id = n.namespace_id AND v.note = n.id AND v.model = coalesce(?, v.model))
-ORDER BY s.namespace, n.id"""
-_UNINDEXED_OF = f"""SELECT {COLUMNS} FROM {SOURCE}
-WHERE n.{IN_NAMESPACE.replace("?", "?1")} AND n.id IN (SELECT value FROM json_each(?2)) AND NOT EXISTS
-(SELECT 1 FROM note_vectors v WHERE v.namespace_id = n.namespace_id AND v.note = n.id AND v.model = ?3)"""  # noqa: S608
-_VECTOR_BLOB = f"SELECT blob_id FROM note_vectors WHERE {IN_NAMESPACE} AND note = ?"  # noqa: S608
-PUT_VECTOR = """INSERT OR REPLACE INTO note_vectors (namespace_id, note, model, blob_id, mark)
-VALUES ((SELECT id FROM namespaces WHERE namespace = ?), ?, ?, ?, ?)"""
-_COUNT_STORED = """UPDATE namespaces SET vectors_stored = vectors_stored + 1, vectors_removed = vectors_removed + ?
-WHERE namespace = ? RETURNING vectors_stored"""
-_SPEAKERS = f"SELECT DISTINCT speaker FROM notes WHERE {IN_NAMESPACE}"  # noqa: S608
-_SPEAKERS_OF = f"{_SPEAKERS} AND id IN (SELECT value FROM json_each(?))"  # noqa: S608
-
 
 _ANY_CONTENT: Mapping[int, str] = {}
 
@@ -50,16 +28,16 @@ class TextToEmbed(NamedTuple):
 @operation("list_unindexed", SNAPSHOT)
 def list_unindexed(_context: Context, model: str | None) -> Statements[list[tuple[str, int]]]:
     """Namespace and id of each note that has no vector of this model, in order; None is any model."""
-    rows = yield SlowQuery(_UNINDEXED, (model,))
+    rows = yield SlowQuery("list_unindexed_notes", (model,))
     return [(namespace, note) for namespace, note in rows]
 
 
 @operation("read_texts", SNAPSHOT)
 def read_texts(context: Context, namespace: str, ids: Sequence[int], model: str) -> Statements[list[TextToEmbed]]:
     """Those of the notes that have no vector of this model."""
-    rows = yield SlowQuery(_UNINDEXED_OF, (namespace, json.dumps(ids), model))
+    rows = yield SlowQuery("read_unindexed_notes", (namespace, json.dumps(ids), model))
     notes = [Row.read(context.cipher, namespace, row) for row in rows]
-    speakers = _speaker_terms((yield SlowQuery(_SPEAKERS, (namespace,))))
+    speakers = _speaker_terms((yield SlowQuery("list_speakers", (namespace,))))
     return [TextToEmbed(note.id, note.content, without_names(context.cipher, note.content, speakers)) for note in notes]
 
 
@@ -78,10 +56,10 @@ def add_vectors(
         if not rows or (note in contents and Row.read(context.cipher, namespace, rows[0]).content != contents[note]):
             continue
         data = context.cipher.encrypt_bytes(vector, note_associated_data(*at))
-        stored = yield _VECTOR_BLOB, at
+        stored = yield "find_vector_blob", at
         blob_id = yield from (erasable.replace(stored[0][0], data) if stored else erasable.store(data))
-        ((mark,),) = yield _COUNT_STORED, (len(stored), namespace)
-        yield PUT_VECTOR, (*at, model, blob_id, mark)
+        ((mark,),) = yield "count_stored_vector", (len(stored), namespace)
+        yield "put_vector", (*at, model, blob_id, mark)
 
 
 class VectorChanges(NamedTuple):
@@ -101,23 +79,23 @@ def read_changes(
     context: Context, namespace: str, model: str, fingerprint: Fingerprint | None, cached: Iterable[int]
 ) -> Statements[VectorChanges | None]:
     """How a namespace's vectors differ from the cached ones, given by their marks; None if they do not."""
-    rows = yield _FINGERPRINT, (namespace,)
+    rows = yield "read_fingerprint", (namespace,)
     current = rows[0] if rows else (0, 0)
     if current == fingerprint:
         return None
     if fingerprint is not None and fingerprint[1] == current[1]:
-        added: list[int] = [note for _, note in (yield SlowQuery(_NEW_MARKS, (namespace, model, fingerprint[0])))]
-        speakers = yield SlowQuery(_SPEAKERS_OF, (namespace, json.dumps(added)))
+        added: list[int] = [note for _, note in (yield SlowQuery("list_new_marks", (namespace, model, fingerprint[0])))]
+        speakers = yield SlowQuery("list_speakers_of", (namespace, json.dumps(added)))
         new = yield from _read_vectors(context.cipher, namespace, added)
         return VectorChanges(current, None, new, _speaker_terms(speakers))
-    notes: dict[int, int] = dict((yield SlowQuery(_MARKS, (namespace, model))))
+    notes: dict[int, int] = dict((yield SlowQuery("list_marks", (namespace, model))))
     missing = [notes[mark] for mark in notes.keys() - set(map(int, cached))]
     new = yield from _read_vectors(context.cipher, namespace, missing)
-    return VectorChanges(current, list(notes), new, _speaker_terms((yield SlowQuery(_SPEAKERS, (namespace,)))))
+    return VectorChanges(current, list(notes), new, _speaker_terms((yield SlowQuery("list_speakers", (namespace,)))))
 
 
 def _read_vectors(cipher: Cipher, namespace: str, ids: list[int]) -> Statements[list[tuple[int, int, bytes]]]:
-    rows = yield SlowQuery(_VECTORS, (namespace, json.dumps(sorted(ids))))
+    rows = yield SlowQuery("read_vectors", (namespace, json.dumps(sorted(ids))))
     return [
         (mark, note, cipher.decrypt_bytes(erasable.data_of(blob), note_associated_data(namespace, note)))
         for mark, note, blob in rows

@@ -29,23 +29,6 @@ EXACT_LENGTH = 64
 LENGTH_STEPS = 16
 """Steps in which the stored length doubles beyond that."""
 
-CLEAR_WORDS = "DELETE FROM note_words WHERE space = ?"
-COUNT_TERMS = f"""SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?4), 0)
-UNION ALL SELECT value, (SELECT coalesce(sum(size), 0) / {POSTING_BYTES} FROM (SELECT length(postings) AS size
-FROM note_words WHERE space = ?1 AND word = value ORDER BY block DESC LIMIT ?2)) FROM json_each(?3)"""  # noqa: S608
-# For each term the blocks that have the postings of these notes, if they have the term.
-FIND_BLOCKS = """SELECT w.word, w.block, w.postings FROM (SELECT DISTINCT t.value AS word, (SELECT max(x.block)
-FROM note_words x WHERE x.space = ?1 AND x.word = t.value AND x.block <= p.value) AS block
-FROM json_each(?2) t CROSS JOIN json_each(?3) p) k
-JOIN note_words w ON w.space = ?1 AND w.word = k.word AND w.block = k.block"""
-_READ = "SELECT word, block, postings FROM note_words WHERE space = ? AND word IN (SELECT value FROM json_each(?))"
-_READ_NEWEST = """SELECT * FROM (SELECT word, block, postings FROM note_words WHERE space = ? AND word = ?
-ORDER BY block DESC LIMIT ?) b"""
-_READ_AROUND = "SELECT word, block, postings FROM note_words WHERE space = ? AND block > ? AND block <= ?"
-_PUT = """INSERT INTO note_words (space, word, block, postings) VALUES (?, ?, ?, ?)
-ON CONFLICT (space, word, block) DO UPDATE SET postings = excluded.postings"""
-_DELETE = "DELETE FROM note_words WHERE space = ? AND word = ? AND block = ?"
-
 Block = tuple[int, bytes]
 """The number of a block, and its postings."""
 NoteTerms = tuple[int, Mapping[int, int]]
@@ -98,7 +81,7 @@ def add_terms(namespace: str, notes: Sequence[NoteTerms], *, is_last: bool) -> S
     space = space_of(namespace)
     most = BLOCK_POSTINGS * POSTING_BYTES if is_last else math.inf
     terms = list(dict.fromkeys(term for _, counts in notes for term in counts))
-    rows = yield FIND_BLOCKS, (space, json.dumps(terms), json.dumps([note for note, _ in notes[:1]]))
+    rows = yield "find_blocks", (space, json.dumps(terms), json.dumps([note for note, _ in notes[:1]]))
     last: dict[int, Block] = {term: (block, postings) for term, block, postings in rows}
     changed: dict[tuple[int, int], bytes] = {}
     for note, counts in notes:
@@ -110,7 +93,7 @@ def add_terms(namespace: str, notes: Sequence[NoteTerms], *, is_last: bool) -> S
             postings += _pack(note - block, count, length)
             last[term] = block, postings
             changed[term, block] = postings
-    yield ExecuteMany(_PUT, [(space, *at, postings) for at, postings in changed.items()])
+    yield ExecuteMany("put_block", [(space, *at, postings) for at, postings in changed.items()])
 
 
 def remove_terms(namespace: str, note: int, terms: Iterable[int], count: int) -> Statements[None]:
@@ -119,10 +102,10 @@ def remove_terms(namespace: str, note: int, terms: Iterable[int], count: int) ->
     If these are not its terms, as when another version of this program has derived them, all blocks near it are read.
     """
     space = space_of(namespace)
-    rows = yield FIND_BLOCKS, (space, json.dumps(list(terms)), json.dumps([note]))
+    rows = yield "find_blocks", (space, json.dumps(list(terms)), json.dumps([note]))
     removed = yield from _remove(space, note, rows)
     if removed < count:
-        rows = yield SlowQuery(_READ_AROUND, (space, note - MAX_OFFSET - 1, note))
+        rows = yield SlowQuery("read_blocks_around", (space, note - MAX_OFFSET - 1, note))
         yield from _remove(space, note, rows)
 
 
@@ -140,8 +123,8 @@ def _remove(space: int, note: int, rows: Rows) -> Statements[int]:
         )
         if len(left) < len(postings):
             (changed if left else emptied).append((space, term, block, left))
-    yield ExecuteMany(_PUT, changed)
-    yield ExecuteMany(_DELETE, [each[:3] for each in emptied])
+    yield ExecuteMany("put_block", changed)
+    yield ExecuteMany("delete_block", [each[:3] for each in emptied])
     return len(changed) + len(emptied)
 
 
@@ -149,18 +132,17 @@ def read_all(namespace: str, terms: Collection[int]) -> Statements[dict[int, lis
     """All blocks of terms."""
     if not terms:
         return {}
-    return _by_term((yield SlowQuery(_READ, (space_of(namespace), json.dumps(list(terms))))))
+    return _by_term((yield SlowQuery("read_blocks", (space_of(namespace), json.dumps(list(terms))))))
 
 
 def read_newest(namespace: str, postings: Mapping[int, int]) -> Statements[dict[int, list[Block]]]:
     """For each term the last blocks, with about so many postings."""
     if not postings:
         return {}
-    sql = " UNION ALL ".join([_READ_NEWEST] * len(postings))
     space, params = space_of(namespace), []
     for term, count in postings.items():
         params += [space, term, -(-count // BLOCK_POSTINGS) + 1]
-    return _by_term((yield SlowQuery(sql, params)))
+    return _by_term((yield SlowQuery(f"read_newest_blocks * {len(postings)}", params)))
 
 
 def read_blocks_of(
@@ -170,7 +152,7 @@ def read_blocks_of(
     if not terms:
         return {}
     params = (space_of(namespace), json.dumps(list(terms)), json.dumps(sorted(notes)))
-    return _by_term((yield SlowQuery(FIND_BLOCKS, params)))
+    return _by_term((yield SlowQuery("find_blocks", params)))
 
 
 def _by_term(rows: Rows) -> dict[int, list[Block]]:

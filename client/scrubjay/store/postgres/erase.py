@@ -13,10 +13,11 @@ import psycopg
 
 from scrubjay.errors import Unavailable
 from scrubjay.store.changes import LogEntry, append_changes
-from scrubjay.store.operation import LOCAL, LONG_WRITE, Actor, Context, Statements, operation
+from scrubjay.store.operation import LOCAL, LONG_WRITE, Actor, Context, EngineSql, Statements, operation
 from scrubjay.store.postgres.store import PostgresStore
 from scrubjay.store.sqlite.erase import Erasure
-from scrubjay.store.word_index import CLEAR_WORDS, space_of
+from scrubjay.store.sqlite.queries import QUERIES
+from scrubjay.store.word_index import space_of
 
 TABLES = (
     *("changes", "idempotency_keys", "items", "list_items", "namespaces"),
@@ -28,9 +29,10 @@ LIMITS = (
     " replicas and in backups until these are reused, and its files were not searched"
 )
 
-_KEEP_NUMBER = """INSERT INTO change_floors (namespace_hash, number)
+_KEEP_NUMBER = EngineSql("""INSERT INTO change_floors (namespace_hash, number)
 SELECT sha256(convert_to(?1, 'UTF8')), max(number) FROM changes WHERE namespace = ?1 HAVING max(number) IS NOT NULL
-ON CONFLICT (namespace_hash) DO UPDATE SET number = greatest(change_floors.number, excluded.number)"""
+ON CONFLICT (namespace_hash) DO UPDATE SET number = greatest(change_floors.number, excluded.number)""")
+_DELETE_WORDS = EngineSql(f"{QUERIES['delete_words']} RETURNING 1")
 
 
 def erase(store: PostgresStore, namespace: str, actor: Actor = LOCAL) -> Erasure:
@@ -67,11 +69,11 @@ def delete_rows(context: Context, namespace: str) -> Statements[dict[str, int]]:
     for table in ("note_vectors", "notes"):
         yield "erase_note_blobs" if table == "notes" else "erase_vector_blobs", (namespace,)
     deleted: dict[str, int] = {}
-    rows = yield f"{CLEAR_WORDS} RETURNING 1", (space_of(namespace),)
+    rows = yield _DELETE_WORDS, (space_of(namespace),)
     if rows:
         deleted["note_words"] = len(rows)
     for table in TABLES:
-        rows = yield f"DELETE FROM {table} WHERE namespace = ? RETURNING 1", (namespace,)  # noqa: S608
+        rows = yield EngineSql(f"DELETE FROM {table} WHERE namespace = ? RETURNING 1"), (namespace,)  # noqa: S608
         if rows:
             deleted[table] = len(rows)
     yield "recount_key_usage", ()

@@ -1,8 +1,7 @@
 """The SQL of every query for PostgreSQL: most texts are those of SQLite, with other placeholders.
 
 `text_of` translates a text once and remembers it. What means something else in PostgreSQL has a text of its own in
-_OWN. An operation may also yield SQL itself, as recall does, whose texts depend on the query; they are translated
-in the same way.
+_OWN.
 """
 
 # ruff: noqa: S608 - texts are joined from constants only
@@ -13,11 +12,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from scrubjay.recall.ranking import NEIGHBOURS
-from scrubjay.store import notes, vectors, word_index
+from scrubjay.recall.neighbours import MAX_PAUSE_SECONDS, NEIGHBOURS
 from scrubjay.store.encryption import OVERHEAD
-from scrubjay.store.note_rows import COLUMNS, SOURCE
-from scrubjay.store.sqlite.queries import QUERIES
+from scrubjay.store.operation import IDS_PER_SECOND, EngineSql
+from scrubjay.store.sqlite.queries import NOTE, NOTES, QUERIES
+from scrubjay.store.word_index import POSTING_BYTES
 
 ENCRYPTED = "~"
 """The first character of an encrypted value, which no JSON text starts with."""
@@ -38,7 +37,7 @@ THEN octet_length(decode(substr({{0}}, 2), 'base64')) - {OVERHEAD} ELSE octet_le
 _LIST_SIZE = f"{_KEY_SIZE.format('i.key')} + 2 + coalesce(sum({_VALUE_SIZE.format('l.value')} + 1) - 1, 0)"
 _ITEM_SIZE = f"{_KEY_SIZE.format('key')} + {_VALUE_SIZE.format('value')}"
 _NEIGHBOURS = "SELECT o.number FROM notes o WHERE o.namespace = n.namespace AND o.session"
-_NEAR = notes.MAX_PAUSE_SECONDS * notes.IDS_PER_SECOND
+_NEAR = MAX_PAUSE_SECONDS * IDS_PER_SECOND
 # One arm for each case, because an index finds equal values and NULL, but not either of them.
 _BEFORE = f"""array_to_json(CASE WHEN n.session IS NULL
 THEN ARRAY({_NEIGHBOURS} IS NULL AND o.id < n.id AND o.id > n.id - {_NEAR} ORDER BY o.id DESC LIMIT {NEIGHBOURS})
@@ -48,10 +47,10 @@ THEN ARRAY({_NEIGHBOURS} IS NULL AND o.id > n.id AND o.id < n.id + {_NEAR} ORDER
 ELSE ARRAY({_NEIGHBOURS} = n.session AND o.id > n.id ORDER BY o.id LIMIT {NEIGHBOURS}) END)::text"""
 _CHANGE = "at, actor, verb, namespace, key, bytes"
 
-APPEND_CHANGES = f"""INSERT INTO changes (number, {_CHANGE})
+APPEND_CHANGES = EngineSql(f"""INSERT INTO changes (number, {_CHANGE})
 SELECT {_LAST_OF} + c.n, c.at, c.actor, c.verb, ?1, c.key, c.bytes
 FROM unnest(?2::bigint[], ?3::text[], ?4::text[], ?5::text[], ?6::bigint[])
-WITH ORDINALITY AS c (at, actor, verb, key, bytes, n) ORDER BY c.n"""
+WITH ORDINALITY AS c (at, actor, verb, key, bytes, n) ORDER BY c.n""")
 """append_change for several changes of one namespace: times, actors, verbs, keys and sizes."""
 
 _OWN = {
@@ -64,7 +63,7 @@ _OWN = {
         FROM items WHERE {_BETWEEN} ORDER BY key LIMIT ?""",
     "sum_items": f"""SELECT count(*), coalesce(sum(bytes), 0), coalesce(max(version), 0),
         count(*) FILTER (WHERE {_LIVE}) FROM items WHERE namespace = ?""",
-    notes.SUM_NOTES: f"""SELECT count(*), coalesce(sum(bytes), 0), count(*) FILTER (WHERE {_LIVE})
+    "sum_notes": f"""SELECT count(*), coalesce(sum(bytes), 0), count(*) FILTER (WHERE {_LIVE})
         FROM notes WHERE namespace = ?""",
     "list_lists": f"""SELECT key, updated_at FROM items WHERE namespace = ? AND {_LIVE}
         AND (updated_at < ? OR (updated_at = ? AND key > ?))
@@ -102,15 +101,15 @@ _OWN = {
     "erase_note_blobs": "DELETE FROM erasable_blobs WHERE id IN (SELECT blob_id FROM notes WHERE namespace = ?)",
     "erase_vector_blobs": """DELETE FROM erasable_blobs
         WHERE id IN (SELECT blob_id FROM note_vectors WHERE namespace = ?)""",
-    vectors.PUT_VECTOR: """INSERT INTO note_vectors (namespace, note, model, blob_id, mark) VALUES (?, ?, ?, ?, ?)
+    "put_vector": """INSERT INTO note_vectors (namespace, note, model, blob_id, mark) VALUES (?, ?, ?, ?, ?)
         ON CONFLICT (namespace, note) DO UPDATE SET model = excluded.model, blob_id = excluded.blob_id,
         mark = excluded.mark""",
-    "page_notes": f"""SELECT n.namespace, {COLUMNS} FROM {SOURCE} WHERE (n.namespace, n.id) > (?, ?)
+    "page_notes": f"""SELECT n.namespace, {NOTE} FROM {NOTES} WHERE (n.namespace, n.id) > (?, ?)
         ORDER BY n.namespace, n.id LIMIT ?""",
     "page_vectors": """SELECT v.namespace, v.note, v.blob_id, b.data FROM note_vectors v
         JOIN erasable_blobs b ON b.id = v.blob_id WHERE (v.namespace, v.note) > (?, ?)
         ORDER BY v.namespace, v.note LIMIT ?""",
-    "page_digests": f"""SELECT n.namespace, n.id, n.digest, {COLUMNS} FROM {SOURCE}
+    "page_digests": f"""SELECT n.namespace, n.id, n.digest, {NOTE} FROM {NOTES}
         WHERE b.is_free = 0 AND (n.namespace, n.id) > (?, ?) ORDER BY n.namespace, n.id LIMIT ?""",
     "check_free_blobs": "SELECT id FROM erasable_blobs WHERE is_free = 1",
     "check_lists": QUERIES["check_lists"].partition(", i.bytes, ")[0] + f""", i.bytes, {_LIST_SIZE}
@@ -120,19 +119,19 @@ _OWN = {
     "check_items": f"""SELECT namespace, key, bytes, {_ITEM_SIZE} FROM items
         WHERE value IS NOT NULL AND bytes <> {_ITEM_SIZE}""",
     # ------------------------------------------------------------ recall
-    word_index.COUNT_TERMS: f"""SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?4), 0)
-        UNION ALL SELECT word, (SELECT coalesce(sum(size), 0)::bigint / {word_index.POSTING_BYTES} FROM
+    "count_terms": f"""SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?4), 0)
+        UNION ALL SELECT word, (SELECT coalesce(sum(size), 0)::bigint / {POSTING_BYTES} FROM
         (SELECT length(postings) AS size FROM note_words w WHERE w.space = ?1 AND w.word = t.word
         ORDER BY block DESC LIMIT ?2) c) FROM unnest(translate(?3, '[]', '{{}}')::bigint[]) t(word)""",
     # LIMIT makes it look up each block. A plain join compares all terms with all blocks while the table has no
     # statistics, as during an import.
-    word_index.FIND_BLOCKS: """SELECT w.word, w.block, w.postings FROM (SELECT DISTINCT t.word, (SELECT max(x.block)
+    "find_blocks": """SELECT w.word, w.block, w.postings FROM (SELECT DISTINCT t.word, (SELECT max(x.block)
         FROM note_words x WHERE x.space = ?1 AND x.word = t.word AND x.block <= p.number) AS block
         FROM unnest(translate(?2, '[]', '{}')::bigint[]) t(word)
         CROSS JOIN unnest(translate(?3, '[]', '{}')::bigint[]) p(number)) k
         CROSS JOIN LATERAL (SELECT * FROM note_words
         WHERE space = ?1 AND word = k.word AND block = k.block LIMIT 1) w""",
-    notes.FIND_NEIGHBOURS: f"SELECT {_BEFORE}, n.number, {_AFTER} FROM notes n WHERE n.number {_IDS}",
+    "find_neighbours": f"SELECT {_BEFORE}, n.number, {_AFTER} FROM notes n WHERE n.number {_IDS}",
 }  # fmt: skip
 """Queries whose text is not that of SQLite; without a text they find nothing."""
 
@@ -164,8 +163,8 @@ _LOCKED_ADMINISTRATION = {"find_active_api_key", "find_any_api_key", "list_admin
 
 @lru_cache(1000)
 def text_of(query: str) -> str:
-    """The SQL of a query by its name, or of SQLite's SQL."""
-    text = _OWN.get(query, QUERIES.get(query, query))
+    """The SQL of a query by its name."""
+    text = _OWN[query] if query in _OWN else QUERIES[query]
     for pattern, replacement in _REWRITTEN:
         text = re.sub(pattern, replacement, text, flags=re.DOTALL)
     return _numbered(text)

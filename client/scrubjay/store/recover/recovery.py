@@ -23,7 +23,7 @@ from scrubjay.store import erasable
 from scrubjay.store.encryption import NO_ENCRYPTION, OVERHEAD, Cipher, KeyEnvelope, item_associated_data
 from scrubjay.store.note_rows import Row
 from scrubjay.store.notes import insert_note
-from scrubjay.store.operation import LONG_WRITE, Context, ExecuteMany, Statements, operation
+from scrubjay.store.operation import LONG_WRITE, Context, EngineSql, ExecuteMany, Statements, operation
 from scrubjay.store.recover.pages import Cell, Damaged, Pages
 from scrubjay.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from scrubjay.store.sqlite.store import SqliteStore
@@ -383,7 +383,7 @@ def save_rows(_context: Context, table: str, rows: list[dict[str, Any]]) -> Stat
     for columns in {tuple(row) for row in rows}:
         names, marks = ", ".join(f'"{name}"' for name in columns), ", ".join("?" * len(columns))
         yield ExecuteMany(
-            f'INSERT OR IGNORE INTO "{table}" ({names}) VALUES ({marks})',  # noqa: S608
+            EngineSql(f'INSERT OR IGNORE INTO "{table}" ({names}) VALUES ({marks})'),  # noqa: S608
             [tuple(row.values()) for row in rows if tuple(row) == columns],
         )
 
@@ -398,8 +398,8 @@ def save_ids(_context: Context, names: set[tuple[str, int]]) -> Statements[None]
     yield ExecuteMany(_SAVE_ID, agreed)
 
 
-_SAVE_ID = """INSERT INTO namespaces (namespace, id, keys, notes, bytes, day, writes, version_floor)
-VALUES (?, ?, 0, 0, 0, 0, 0, 0) ON CONFLICT (namespace) DO UPDATE SET id = excluded.id"""
+_SAVE_ID = EngineSql("""INSERT INTO namespaces (namespace, id, keys, notes, bytes, day, writes, version_floor)
+VALUES (?, ?, 0, 0, 0, 0, 0, 0) ON CONFLICT (namespace) DO UPDATE SET id = excluded.id""")
 
 
 def _is_name(text: str) -> bool:
@@ -423,10 +423,10 @@ def save_notes(context: Context, rows: list[dict[str, Any]]) -> Statements[tuple
     saved, nameless = 0, Counter[int]()
     for row in rows:
         number = row["namespace_id"]
-        names = yield "SELECT namespace FROM namespaces WHERE id = ?", (number,)
+        names = yield EngineSql("SELECT namespace FROM namespaces WHERE id = ?"), (number,)
         namespace = names[0][0] if names else _substitute_name(number)
         nameless[number] += namespace == _substitute_name(number)
-        blobs = yield "SELECT data FROM erasable_blobs WHERE id = ? AND is_free = 0", (row["blob_id"],)
+        blobs = yield EngineSql("SELECT data FROM erasable_blobs WHERE id = ? AND is_free = 0"), (row["blob_id"],)
         note = _read_note(context.cipher, namespace, row, blobs[0][0]) if blobs else None
         if note is not None:
             if not names:
@@ -458,7 +458,7 @@ _NOTE_COLUMNS = (
 def count_rows(_context: Context, tables: Iterable[str]) -> Statements[dict[str, int]]:
     counts = {}
     for table in tables:
-        ((counts[table],),) = yield f'SELECT count(*) FROM "{table}"', ()  # noqa: S608
+        ((counts[table],),) = yield EngineSql(f'SELECT count(*) FROM "{table}"'), ()  # noqa: S608
     return counts
 
 
@@ -466,33 +466,36 @@ def count_rows(_context: Context, tables: Iterable[str]) -> Statements[dict[str,
 def rebuild_counters(context: Context) -> Statements[list[str]]:
     """Make lists and counters agree with the rows; a sentence for each thing that is lost."""
     yield (
-        """INSERT OR IGNORE INTO namespaces (namespace, keys, notes, bytes, day, writes, version_floor)
-    SELECT namespace, 0, 0, 0, 0, 0, 0 FROM (SELECT namespace FROM items UNION SELECT namespace FROM list_items)""",
+        EngineSql("""INSERT OR IGNORE INTO namespaces (namespace, keys, notes, bytes, day, writes, version_floor)
+    SELECT namespace, 0, 0, 0, 0, 0, 0 FROM (SELECT namespace FROM items UNION SELECT namespace FROM list_items)"""),
         (),
     )
     # A version that was lost must not belong to another value later.
     yield (
-        """UPDATE namespaces SET version_floor = max(version_floor,
-    coalesce((SELECT max(version) FROM items i WHERE i.namespace = namespaces.namespace), 0))""",
+        EngineSql("""UPDATE namespaces SET version_floor = max(version_floor,
+    coalesce((SELECT max(version) FROM items i WHERE i.namespace = namespaces.namespace), 0))"""),
         (),
     )
     missing = yield from _repair_lists(context)
     yield (
-        """DELETE FROM note_vectors WHERE blob_id IN (SELECT blob_id FROM notes)
+        EngineSql("""DELETE FROM note_vectors WHERE blob_id IN (SELECT blob_id FROM notes)
     OR blob_id NOT IN (SELECT id FROM erasable_blobs WHERE is_free = 0)
-    OR NOT EXISTS (SELECT 1 FROM notes n WHERE n.namespace_id = note_vectors.namespace_id AND n.id = note)""",
+    OR NOT EXISTS (SELECT 1 FROM notes n WHERE n.namespace_id = note_vectors.namespace_id AND n.id = note)"""),
         (),
     )
     unused = yield "check_unused_blobs", ()
     yield from erasable.erase(blob_id for (blob_id,) in unused)
     rows = yield (
-        """SELECT n.namespace, n.keys, n.bytes, coalesce(sum(h.keys), 0), coalesce(sum(h.bytes), 0)
+        EngineSql("""SELECT n.namespace, n.keys, n.bytes, coalesce(sum(h.keys), 0), coalesce(sum(h.bytes), 0)
     FROM namespaces n LEFT JOIN (SELECT namespace, 1 AS keys, bytes FROM items
     UNION ALL SELECT s.namespace, 0, o.bytes FROM notes o JOIN namespaces s ON s.id = o.namespace_id) h
-    ON h.namespace = n.namespace GROUP BY n.namespace""",
+    ON h.namespace = n.namespace GROUP BY n.namespace"""),
         (),
     )
-    yield "UPDATE namespaces SET notes = (SELECT count(*) FROM notes n WHERE n.namespace_id = namespaces.id)", ()
+    yield (
+        EngineSql("UPDATE namespaces SET notes = (SELECT count(*) FROM notes n WHERE n.namespace_id = namespaces.id)"),
+        (),
+    )
     for namespace, keys, size, found_keys, found_size in rows:
         if (found_keys, found_size) < (keys, size):
             missing.append(
@@ -500,7 +503,7 @@ def rebuild_counters(context: Context) -> Statements[list[str]]:
                 f" {found_keys} keys and {found_size} bytes are recovered"
             )
     yield ExecuteMany(
-        "UPDATE namespaces SET keys = ?, bytes = ? WHERE namespace = ?",
+        EngineSql("UPDATE namespaces SET keys = ?, bytes = ? WHERE namespace = ?"),
         [(found_keys, found_size, namespace) for namespace, _, _, found_keys, found_size in rows],
     )
     yield "recount_key_usage", ()
@@ -513,12 +516,12 @@ def _repair_lists(context: Context) -> Statements[list[str]]:
     Both tables are read once, and joined here: finding one row among large values takes SQLite very long.
     """
     missing: list[str] = []
-    known = yield "SELECT namespace, key, length FROM items WHERE length IS NOT NULL", ()
+    known = yield EngineSql("SELECT namespace, key, length FROM items WHERE length IS NOT NULL"), ()
     lengths = {(namespace, key): length for namespace, key, length in known}
     rows = yield (
-        """SELECT namespace, key, count(*), max(position) - min(position) + 1,
+        EngineSql("""SELECT namespace, key, count(*), max(position) - min(position) + 1,
         sum(length(CAST(value AS BLOB)) + 1 - CASE typeof(value) WHEN 'blob' THEN ? ELSE 0 END)
-        FROM list_items GROUP BY namespace, key""",
+        FROM list_items GROUP BY namespace, key"""),
         (OVERHEAD,),
     )
     found = {(namespace, key): figures for namespace, key, *figures in rows}
@@ -532,7 +535,10 @@ def _repair_lists(context: Context) -> Statements[list[str]]:
             yield from _close_gaps(*at)
         size += byte_size(key) + 1
         if at in lengths:
-            yield "UPDATE items SET length = ?, bytes = ? WHERE namespace = ? AND key = ?", (count, size, *at)
+            yield (
+                EngineSql("UPDATE items SET length = ?, bytes = ? WHERE namespace = ? AND key = ?"),
+                (count, size, *at),
+            )
         elif (yield _INSERT_LIST, (key, count, size, context.now, context.now, namespace)):
             missing.append(f"the list {key!r} in {namespace!r} lost its version, times and expiry, and has new ones")
         else:  # the key has a value, which is newer than the rows of the list
@@ -540,16 +546,16 @@ def _repair_lists(context: Context) -> Statements[list[str]]:
     return missing
 
 
-_INSERT_LIST = """INSERT INTO items (namespace, key, length, bytes, version, created_at, updated_at)
+_INSERT_LIST = EngineSql("""INSERT INTO items (namespace, key, length, bytes, version, created_at, updated_at)
 SELECT namespace, ?, ?, ?, version_floor + 1, ?, ? FROM namespaces WHERE namespace = ?
-ON CONFLICT DO NOTHING RETURNING 1"""
+ON CONFLICT DO NOTHING RETURNING 1""")
 
 
 def _close_gaps(namespace: str, key: str) -> Statements[None]:
     """Number the items of a list from 0 again, so that appended ones get positions of their own."""
     at = (namespace, key)
-    rows = yield "SELECT position FROM list_items WHERE namespace = ? AND key = ? ORDER BY position", at
+    rows = yield EngineSql("SELECT position FROM list_items WHERE namespace = ? AND key = ? ORDER BY position"), at
     yield ExecuteMany(
-        "UPDATE list_items SET position = ? WHERE namespace = ? AND key = ? AND position = ?",
+        EngineSql("UPDATE list_items SET position = ? WHERE namespace = ? AND key = ? AND position = ?"),
         [(number, *at, position) for number, (position,) in enumerate(rows) if number != position],
     )

@@ -139,7 +139,7 @@ class AsyncStore:
         query, params = statement
         connection = self.store.take()
         try:
-            return connection.execute(QUERIES.get(query, query), params).fetchall()
+            return connection.execute(QUERIES[query], params).fetchall()
         finally:
             self.store.put_back(connection)
 
@@ -279,7 +279,7 @@ def _report(batch: list[PendingJob]) -> None:
 
 async def _fetch(reader: aiosqlite.Connection, statement: Statement) -> Rows:
     query, params = statement
-    return list(await reader.execute_fetchall(QUERIES.get(query, query), params))  # type: ignore[arg-type]
+    return list(await reader.execute_fetchall(QUERIES[query], params))  # type: ignore[arg-type]
 
 
 async def _run_statements(reader: aiosqlite.Connection, operation: Operation[T], context: Context) -> T:

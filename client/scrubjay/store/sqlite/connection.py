@@ -305,16 +305,16 @@ def run_statements(
 ) -> T:
     """Run an operation's statements on a connection."""
     statements = operation.start(context)
-    execute, text_of = connection.execute, QUERIES.get
+    execute, text_of = connection.execute, QUERIES.__getitem__
     rows: Rows
     try:
         statement: Statement = next(statements)
         while True:
             query, params = statement
             if type(statement) is tuple or (type(statement) is SlowQuery and max_rows is math.inf):
-                rows = execute(text_of(query, query), params).fetchall()
+                rows = execute(text_of(query), params).fetchall()
             elif type(statement) is ExecuteMany and len(params) <= max_rows:
-                connection.executemany(text_of(query, query), params)
+                connection.executemany(text_of(query), params)
                 rows = []
             else:
                 raise WouldBlock

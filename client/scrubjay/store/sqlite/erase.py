@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 from scrubjay.errors import Unavailable
 from scrubjay.store import erasable
 from scrubjay.store.changes import LogEntry, append_changes
-from scrubjay.store.operation import LOCAL, LONG_WRITE, Actor, Context, Statements, operation
+from scrubjay.store.operation import LOCAL, LONG_WRITE, Actor, Context, EngineSql, Statements, operation
 from scrubjay.store.sqlite.backup import remove_left_over
 from scrubjay.store.sqlite.file_identity import descriptor_of
+from scrubjay.store.sqlite.queries import IN_NAMESPACE, QUERIES
 from scrubjay.store.sqlite.store import SqliteStore
-from scrubjay.store.usage import IN_NAMESPACE
-from scrubjay.store.word_index import CLEAR_WORDS, space_of
+from scrubjay.store.word_index import space_of
 
 MAX_SAMPLES = 300
 """Samples that are searched for: a copy of a hundredth of the data is found with a probability of 95 %, one of a
@@ -37,13 +37,14 @@ _SUFFIXES = ("", "-wal", "-journal")
 
 # Each table with rows of namespaces, whether they have blobs, and the condition on the rows of one namespace. Tables
 # with ids of namespaces come before the table that says whose they are.
-_TABLES = f"""SELECT m.name, max(c.name = 'blob_id'),
+_TABLES = EngineSql(f"""SELECT m.name, max(c.name = 'blob_id'),
 iif(max(c.name = 'namespace_id'), '{IN_NAMESPACE}', 'namespace = ?')
 FROM sqlite_master m, pragma_table_info(m.name) c
 WHERE m.type = 'table' GROUP BY m.name HAVING max(c.name IN ('namespace', 'namespace_id'))
-ORDER BY max(c.name = 'namespace_id') DESC, m.name"""  # noqa: S608
+ORDER BY max(c.name = 'namespace_id') DESC, m.name""")  # noqa: S608
 
 _ERASE_BLOBS = "UPDATE erasable_blobs SET is_free = 1, data = zeroblob(size) WHERE id"
+_DELETE_WORDS = EngineSql(f"{QUERIES['delete_words']} RETURNING 1")
 
 
 class Erasure(NamedTuple):
@@ -107,16 +108,17 @@ def delete_rows(context: Context, namespace: str) -> Statements[dict[str, int]]:
     digest = blake2b(namespace.encode(), digest_size=8).hexdigest()
     yield from append_changes(context, [LogEntry(context.verb, "", digest)])
     tables = yield _TABLES, ()
-    words = yield f"{CLEAR_WORDS} RETURNING 1", (space_of(namespace),)
+    words = yield _DELETE_WORDS, (space_of(namespace),)
     deleted = {"note_words": len(words)} if words else {}
     for _ in range(2):  # again, for rows that triggers have added to other tables
         for table, has_blobs, where in tables:
             if has_blobs:
-                yield f'{_ERASE_BLOBS} IN (SELECT blob_id FROM "{table}" WHERE {where})', (namespace,)  # noqa: S608
-            ((count,),) = yield f'SELECT count(*) FROM "{table}" WHERE {where}', (namespace,)  # noqa: S608
+                blobs = f'SELECT blob_id FROM "{table}" WHERE {where}'  # noqa: S608
+                yield EngineSql(f"{_ERASE_BLOBS} IN ({blobs})"), (namespace,)
+            ((count,),) = yield EngineSql(f'SELECT count(*) FROM "{table}" WHERE {where}'), (namespace,)  # noqa: S608
             if count:
                 deleted[table] = deleted.get(table, 0) + count
-                yield f'DELETE FROM "{table}" WHERE {where}', (namespace,)  # noqa: S608
+                yield EngineSql(f'DELETE FROM "{table}" WHERE {where}'), (namespace,)  # noqa: S608
     yield "recount_key_usage", ()
     return deleted
 

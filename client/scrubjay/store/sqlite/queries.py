@@ -1,32 +1,43 @@
 """The SQL of every query that an operation yields by name, for SQLite.
 
-Parameters are positional. A name that is not in QUERIES is executed as SQL itself, for recall, whose texts
-depend on the query, and for code of one engine. `+namespace = ?` keeps SQLite from reading a whole namespace where
-another index finds few rows.
+Parameters are positional. `+namespace = ?` keeps SQLite from reading a whole namespace where another index finds few
+rows. The names of some queries say what their texts are built of: `list_notes where is_live and has_tag` has a
+condition of CONDITIONS for each word, and `read_newest_blocks * 3` has its text three times.
 """
 
 # ruff: noqa: S608 - texts are joined from constants only
 from __future__ import annotations
 
-from scrubjay.store.encryption import OVERHEAD
-from scrubjay.store.sqlite.schema import BLOBS, FREE_BLOBS
-from scrubjay.store.usage import IN_NAMESPACE
+from functools import lru_cache
 
+from scrubjay.recall.neighbours import MAX_PAUSE_SECONDS, NEIGHBOURS
+from scrubjay.store.encryption import OVERHEAD
+from scrubjay.store.operation import IDS_PER_SECOND, EngineSql
+from scrubjay.store.sqlite.schema import BLOBS, FREE_BLOBS
+from scrubjay.store.word_index import POSTING_BYTES
+
+IN_NAMESPACE = "namespace_id = (SELECT id FROM namespaces WHERE namespace = ?)"
+"""The condition on the rows of notes and vectors, which have the id of their namespace instead of its name."""
+NOTE_VALUES = (
+    *("blob_id", "digest", "type", "session", "speaker", "tags", "asks", "is_change"),
+    *("pinned", "times", "bytes", "created_at", "updated_at", "expires_at", "superseded_by"),
+)
+"""The columns of a note's row, beside namespace and id, in the order of note_rows.Row.column_values."""
 _LIVE = "(expires_at IS NULL OR expires_at > ?)"
 _LIVE_OF = f"namespace = ? AND {_LIVE}"
 _BETWEEN = f"{_LIVE_OF} AND key >= ? AND key < ?"
 _ITEM = "value, version, created_at, updated_at, expires_at, bytes"
 """The columns from which items.StoredItem is made, beside the key."""
 _ROWS_BETWEEN = "namespace = ? AND key = ? AND position >= ? AND position < ?"
-_NOTE = """n.id, b.data, n.pinned, n.times, n.created_at, n.updated_at, n.expires_at, n.bytes, n.blob_id,
+NOTE = """n.id, b.data, n.pinned, n.times, n.created_at, n.updated_at, n.expires_at, n.bytes, n.blob_id,
 n.superseded_by, n.number"""
 """The columns from which note_rows.Row.read makes a note."""
-_NOTES = "notes n JOIN erasable_blobs b ON b.id = n.blob_id"
+NOTES = "notes n JOIN erasable_blobs b ON b.id = n.blob_id"
 _NAME_OF = "(SELECT namespace FROM namespaces s WHERE s.id = {}.namespace_id)"
 _OF_NAMESPACES = "JOIN namespaces s ON s.id = n.namespace_id"
 # To compare (namespace, id) with a pair, SQLite would read each namespace from its first note.
 _AFTER, _AFTER_NOTE = "s.namespace >= ?1", "iif(s.namespace = ?1, ?2, -1)"
-_ERASED_NOTE = f"{_NOTE} FROM notes n LEFT JOIN erasable_blobs b ON b.id = n.blob_id"
+_ERASED_NOTE = f"{NOTE} FROM notes n LEFT JOIN erasable_blobs b ON b.id = n.blob_id"
 """The columns with which note_rows.erase_note erases a note, even a damaged one."""
 _API_KEY = "id, name, namespaces, read_only, admin, created_at"
 _KEY_LIMITS = "writes_per_day, max_bytes, max_namespaces"
@@ -43,9 +54,78 @@ _ITEM_SIZE = f"""length(CAST(key AS BLOB)) + CASE typeof(value) WHEN 'blob'
 THEN length(value) - {OVERHEAD} ELSE length(CAST(value AS BLOB)) END"""
 _HELD = f"""(SELECT namespace, 1 AS keys, bytes FROM items UNION ALL
 SELECT s.namespace, 0, n.bytes FROM notes n {_OF_NAMESPACES}) h"""
+_IDS = "IN (SELECT value FROM json_each(?))"
+_MARKS = f"SELECT mark, note FROM note_vectors WHERE {IN_NAMESPACE} AND model = ?"
+_SPEAKERS = f"SELECT DISTINCT speaker FROM notes WHERE {IN_NAMESPACE}"
+# Ids grow with time: the notes of no session that are near in time are those with ids near by.
+_NUMBERS_NEAR = f"""(SELECT json_group_array(number) FROM (SELECT o.number FROM notes o
+WHERE o.namespace_id = n.namespace_id AND o.session IS n.session AND o.id {{}} LIMIT {NEIGHBOURS}))"""
+_FAR = f"iif(n.session IS NULL, {MAX_PAUSE_SECONDS * IDS_PER_SECOND}, n.id)"
+_BEFORE = _NUMBERS_NEAR.format(f"< n.id AND o.id > n.id - {_FAR} ORDER BY o.id DESC")
+_BEHIND = _NUMBERS_NEAR.format(f"> n.id AND o.id < n.id + {_FAR} ORDER BY o.id")
 _BLOB_IDS = "SELECT blob_id FROM notes UNION ALL SELECT blob_id FROM note_vectors"
 
-QUERIES = {
+CONDITIONS = {
+    "is_live": "(n.expires_at IS NULL OR n.expires_at > ?)",
+    "is_written": "n.created_at <= ?",
+    "has_type": "n.type = ?",
+    "has_session": "n.session = ?",
+    "has_tag": "instr(n.tags, ',' || ? || ',')",
+    "is_current": "n.superseded_by IS NULL",
+    "was_current": "(n.superseded_by IS NULL OR n.superseded_by > ?)",
+}
+"""What a note must meet, by the name that a query's name has after `where`; was_current has the last possible id."""
+
+_LABELS = f"""SELECT min(n.id), count(*) FROM notes n WHERE n.{IN_NAMESPACE} AND n.{{column}} IS NOT NULL
+AND {{where}} GROUP BY n.{{column}} ORDER BY 2 DESC, 1 LIMIT ?"""
+
+FILTERED = {
+    "list_notes": f"""SELECT {NOTE} FROM {NOTES} WHERE n.{IN_NAMESPACE} AND n.id > ? AND {{where}}
+        ORDER BY n.id LIMIT ? OFFSET ?""",
+    "list_note_sessions": f"""SELECT min(n.id), count(*), min(n.created_at), max(n.updated_at) FROM notes n
+        WHERE n.{IN_NAMESPACE} AND n.session IS NOT NULL AND {{where}} GROUP BY n.session""",
+    "count_note_types": _LABELS.format(column="type", where="{where}"),
+    "count_note_sessions": _LABELS.format(column="session", where="{where}"),
+    "count_note_tags": f"""SELECT min(n.id), count(*), n.tags FROM notes n
+        WHERE n.{IN_NAMESPACE} AND n.tags <> '' AND {{where}} GROUP BY n.tags""",
+    "list_allowed_notes": f"SELECT n.number FROM notes n WHERE n.{IN_NAMESPACE} AND {{where}} LIMIT ?",
+    # The operator keeps SQLite from reading all notes of the namespace, which its planner prefers to the few numbers.
+    "find_allowed_notes": f"""SELECT n.number FROM notes n WHERE 0 + n.{IN_NAMESPACE} AND {{where}}
+        AND n.number {_IDS}""",
+    "find_nearest_notes": f"""SELECT n.id, n.number FROM notes n WHERE n.{IN_NAMESPACE} AND {{where}}
+        AND n.id {_IDS}""",
+    "read_candidates": f"""SELECT n.id, n.number, n.speaker, n.updated_at, n.times, n.asks, n.is_change,
+        n.session IS NOT NULL FROM notes n WHERE n.number {_IDS} AND {{where}}""",
+}  # fmt: skip
+"""Texts of queries whose names say which notes they are about: `list_notes where is_live`."""
+
+REPEATED = {
+    "read_newest_blocks": """SELECT * FROM (SELECT word, block, postings FROM note_words
+        WHERE space = ? AND word = ? ORDER BY block DESC LIMIT ?) b""",
+}
+"""Texts that a query has once for each of its groups of parameters: `read_newest_blocks * 3`."""
+
+
+class Queries(dict[str, str]):
+    """The SQL texts by name."""
+
+    def __missing__(self, name: str) -> str:
+        return name if isinstance(name, EngineSql) else _built(name)
+
+
+@lru_cache(1000)
+def _built(name: str) -> str:
+    """The text of a query whose name says what it is built of; KeyError for any other name."""
+    query, _, conditions = name.partition(" where ")
+    if conditions and query in FILTERED:
+        return FILTERED[query].format(where=" AND ".join(CONDITIONS[each] for each in conditions.split(" and ")))
+    query, _, count = name.partition(" * ")
+    if count and query in REPEATED:
+        return " UNION ALL ".join([REPEATED[query]] * int(count))
+    raise KeyError(f"no query has the name {name!r}")
+
+
+QUERIES = Queries({
     # ------------------------------------------------------------ namespaces
     "open_namespace": """SELECT i.version, i.bytes, i.length, i.expires_at, i.created_at,
         n.keys, n.notes, n.bytes, n.day, n.writes, n.writes_per_day, n.max_bytes, n.version_floor, n.owner
@@ -158,8 +238,66 @@ QUERIES = {
     "find_expired_notes": f"SELECT s.namespace, {_ERASED_NOTE} {_OF_NAMESPACES} WHERE n.expires_at <= ? LIMIT ?",
     "find_expired_notes_of": f"SELECT {_ERASED_NOTE} WHERE +n.{IN_NAMESPACE} AND n.expires_at <= ?",
     "find_session_notes": f"SELECT n.expires_at, {_ERASED_NOTE} WHERE n.{IN_NAMESPACE} AND n.session = ?",
+    # ------------------------------------------------------------ notes
+    "find_note": f"SELECT {NOTE} FROM {NOTES} WHERE n.{IN_NAMESPACE} AND n.digest = ?",
+    # Two lookups: for an OR PostgreSQL may read all notes of the namespace.
+    "find_same_note": f"""SELECT 1 FROM notes WHERE {IN_NAMESPACE.replace("?", "?1")} AND id = ?2
+        UNION ALL SELECT 1 FROM notes WHERE {IN_NAMESPACE.replace("?", "?1")} AND digest = ?3""",
+    "find_last_note": f"SELECT coalesce(max(id), 0) FROM notes WHERE {IN_NAMESPACE}",
     "find_note_number": f"SELECT id FROM notes WHERE {IN_NAMESPACE} AND digest = ?",
-    "read_note": f"SELECT {_NOTE} FROM {_NOTES} WHERE n.{IN_NAMESPACE} AND n.id = ?",
+    "read_note": f"SELECT {NOTE} FROM {NOTES} WHERE n.{IN_NAMESPACE} AND n.id = ?",
+    "read_notes": f"SELECT {NOTE} FROM {NOTES} WHERE n.{IN_NAMESPACE} AND n.id {_IDS}",
+    "read_numbered_notes": f"SELECT {NOTE} FROM {NOTES} WHERE n.number {_IDS}",
+    "read_note_to_erase": f"SELECT n.expires_at, {_ERASED_NOTE} WHERE n.{IN_NAMESPACE} AND n.id = ?",
+    "insert_note": f"""INSERT INTO notes (namespace_id, id, {", ".join(NOTE_VALUES)})
+        VALUES ((SELECT id FROM namespaces WHERE namespace = ?), ?{", ?" * len(NOTE_VALUES)}) RETURNING number""",
+    "update_note": f"UPDATE notes SET {' = ?, '.join(NOTE_VALUES)} = ? WHERE {IN_NAMESPACE} AND id = ?",
+    "supersede_note": f"""UPDATE notes SET superseded_by = ?
+        WHERE {IN_NAMESPACE} AND id = ? AND id <> ? AND superseded_by IS NULL RETURNING id""",
+    "delete_note": f"DELETE FROM notes WHERE {IN_NAMESPACE} AND id = ?",
+    "delete_all_notes": f"DELETE FROM notes WHERE {IN_NAMESPACE}",
+    "sum_notes": f"""SELECT count(*), coalesce(sum(bytes), 0), coalesce(sum({_LIVE}), 0)
+        FROM notes WHERE {IN_NAMESPACE}""",
+    "find_neighbours": f"SELECT {_BEFORE}, n.number, {_BEHIND} FROM notes n WHERE n.number {_IDS}",
+    "list_speakers": _SPEAKERS,
+    "list_speakers_of": f"{_SPEAKERS} AND id {_IDS}",
+    # ------------------------------------------------------------ the index of words
+    "count_terms": f"""SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?4), 0)
+        UNION ALL SELECT value, (SELECT coalesce(sum(size), 0) / {POSTING_BYTES} FROM (SELECT length(postings) AS size
+        FROM note_words WHERE space = ?1 AND word = value ORDER BY block DESC LIMIT ?2)) FROM json_each(?3)""",
+    # For each term the blocks that have the postings of these notes, if they have the term.
+    "find_blocks": """SELECT w.word, w.block, w.postings FROM (SELECT DISTINCT t.value AS word, (SELECT max(x.block)
+        FROM note_words x WHERE x.space = ?1 AND x.word = t.value AND x.block <= p.value) AS block
+        FROM json_each(?2) t CROSS JOIN json_each(?3) p) k
+        JOIN note_words w ON w.space = ?1 AND w.word = k.word AND w.block = k.block""",
+    "read_blocks": f"SELECT word, block, postings FROM note_words WHERE space = ? AND word {_IDS}",
+    "read_blocks_around": "SELECT word, block, postings FROM note_words WHERE space = ? AND block > ? AND block <= ?",
+    "put_block": """INSERT INTO note_words (space, word, block, postings) VALUES (?, ?, ?, ?)
+        ON CONFLICT (space, word, block) DO UPDATE SET postings = excluded.postings""",
+    "delete_block": "DELETE FROM note_words WHERE space = ? AND word = ? AND block = ?",
+    "delete_words": "DELETE FROM note_words WHERE space = ?",
+    # ------------------------------------------------------------ vectors
+    "read_fingerprint": "SELECT vectors_stored, vectors_removed FROM namespaces WHERE namespace = ?",
+    "count_stored_vector": """UPDATE namespaces SET vectors_stored = vectors_stored + 1,
+        vectors_removed = vectors_removed + ? WHERE namespace = ? RETURNING vectors_stored""",
+    # Tells caches of vectors that not all of theirs are stored any more.
+    "count_removed_vector": "UPDATE namespaces SET vectors_removed = vectors_removed + 1 WHERE namespace = ?",
+    "list_marks": _MARKS,
+    "list_new_marks": f"{_MARKS} AND mark > ?",
+    "read_vectors": f"""SELECT v.mark, v.note, b.data FROM note_vectors v
+        JOIN erasable_blobs b ON b.id = v.blob_id AND b.is_free = 0 WHERE v.{IN_NAMESPACE} AND v.note {_IDS}""",
+    "find_vector_blob": f"SELECT blob_id FROM note_vectors WHERE {IN_NAMESPACE} AND note = ?",
+    "put_vector": """INSERT OR REPLACE INTO note_vectors (namespace_id, note, model, blob_id, mark)
+        VALUES ((SELECT id FROM namespaces WHERE namespace = ?), ?, ?, ?, ?)""",
+    "delete_vector": f"DELETE FROM note_vectors WHERE {IN_NAMESPACE} AND note = ? RETURNING blob_id",
+    "delete_all_vectors": f"DELETE FROM note_vectors WHERE {IN_NAMESPACE}",
+    "list_unindexed_notes": """SELECT s.namespace, n.id FROM notes n JOIN namespaces s ON s.id = n.namespace_id
+        WHERE NOT EXISTS (SELECT 1 FROM note_vectors v
+        WHERE v.namespace_id = n.namespace_id AND v.note = n.id AND v.model = coalesce(?, v.model))
+        ORDER BY s.namespace, n.id""",
+    "read_unindexed_notes": f"""SELECT {NOTE} FROM {NOTES}
+        WHERE n.{IN_NAMESPACE.replace("?", "?1")} AND n.id IN (SELECT value FROM json_each(?2)) AND NOT EXISTS
+        (SELECT 1 FROM note_vectors v WHERE v.namespace_id = n.namespace_id AND v.note = n.id AND v.model = ?3)""",
     # ------------------------------------------------------------ changes
     "append_change": "INSERT INTO changes (at, actor, verb, namespace, key, bytes) VALUES (?, ?, ?, ?, ?, ?)",
     "append_refusal": f"""INSERT INTO refusals (change, number, at, actor, verb, namespace, key, code, times)
@@ -272,7 +410,7 @@ QUERIES = {
     "export_list_rows": """SELECT value FROM list_items
         WHERE namespace = ? AND key = ? AND position BETWEEN ? AND ? ORDER BY position""",
     "list_note_sizes": f"SELECT id, bytes FROM notes WHERE {IN_NAMESPACE} AND {_LIVE} AND id > ? ORDER BY id LIMIT ?",
-    "export_notes": f"""SELECT {_NOTE} FROM {_NOTES} WHERE n.{IN_NAMESPACE} AND {_LIVE} AND n.id BETWEEN ? AND ?
+    "export_notes": f"""SELECT {NOTE} FROM {NOTES} WHERE n.{IN_NAMESPACE} AND {_LIVE} AND n.id BETWEEN ? AND ?
         ORDER BY n.id""",
     "find_content": f"""SELECT 1 FROM items WHERE namespace = ?
         UNION ALL SELECT 1 FROM notes WHERE {IN_NAMESPACE} LIMIT 1""",
@@ -285,7 +423,7 @@ QUERIES = {
         ORDER BY namespace, key LIMIT ?""",
     "page_list_rows": """SELECT namespace, key, position, value FROM list_items
         WHERE (namespace, key, position) > (?, ?, ?) ORDER BY namespace, key, position LIMIT ?""",
-    "page_notes": f"""SELECT s.namespace, {_NOTE} FROM {_NOTES} {_OF_NAMESPACES}
+    "page_notes": f"""SELECT s.namespace, {NOTE} FROM {NOTES} {_OF_NAMESPACES}
         WHERE {_AFTER} AND n.id > {_AFTER_NOTE} ORDER BY s.namespace, n.id LIMIT ?3""",
     "page_vectors": f"""SELECT s.namespace, v.note, v.blob_id, b.data FROM note_vectors v
         JOIN erasable_blobs b ON b.id = v.blob_id JOIN namespaces s ON s.id = v.namespace_id
@@ -337,7 +475,7 @@ QUERIES = {
     "check_list_rows": """SELECT l.namespace, l.key, count(*) FROM list_items l
         LEFT JOIN items i ON i.namespace = l.namespace AND i.key = l.key AND i.length IS NOT NULL
         WHERE i.key IS NULL GROUP BY l.namespace, l.key""",
-    "page_digests": f"""SELECT s.namespace, n.id, n.digest, {_NOTE} FROM {_NOTES} {_OF_NAMESPACES}
+    "page_digests": f"""SELECT s.namespace, n.id, n.digest, {NOTE} FROM {NOTES} {_OF_NAMESPACES}
         WHERE b.is_free = 0 AND {_AFTER} AND n.id > {_AFTER_NOTE} ORDER BY s.namespace, n.id LIMIT ?3""",
-}  # fmt: skip
+})  # fmt: skip
 """The SQL text of each query, by its name."""
