@@ -191,6 +191,8 @@ class Caller:
         self.scope["writes"] = True
         if self.access.read_only:
             raise Forbidden("this api key may only read; ask for one that may write")
+        if not headers_of(self.scope).keys().isdisjoint(CONDITIONS):
+            check_conditions(self.scope)
 
     def require_admin(self) -> None:
         if not self.access.admin:
@@ -248,6 +250,25 @@ def check_slashes(scope: Scope) -> None:
         namespace_segment = 2 if scope["path"].startswith("/memory/") else 3
         if b"%2f" in b"/".join(raw.split(b"/")[: namespace_segment + 1]).lower():
             raise InvalidInput("a namespace has no '/', not even as %2F")
+
+
+CONDITIONS = (b"if-match", b"if-none-match", b"if-unmodified-since")
+"""Headers that make a write depend on what is stored: one that a route ignored would let it overwrite a newer value."""
+
+
+def check_conditions(scope: Scope) -> None:
+    """Refuse a write with a condition that its route does not take; the clients of other APIs may send any."""
+    route, headers = scope["route"], headers_of(scope)
+    if route.tags:  # another API
+        return
+    taken = _parameter_names(route.dependant, "header_params")
+    for name in CONDITIONS:
+        if name in headers and name.decode() not in taken:
+            raise InvalidInput(
+                f"this write does not take the header {name.decode().title()}, and was not carried out; PUT and DELETE"
+                " of items/KEY take If-Match and If-None-Match with a version, PATCH of items takes if_versions in its"
+                " body, and the commands of a transaction take if_version"
+            )
 
 
 PATH_HEADER = b"scrubjay-path"
@@ -333,14 +354,16 @@ WritableNamespace = Annotated[str, Depends(writable_namespace)]
 async def known_query(request: Request) -> None:
     """Refuse a parameter that the route does not have: DELETE with `?prefx=` would erase a whole namespace."""
     if request.scope["query_string"]:
-        known = _query_names(request.scope["route"].dependant)
+        known = _parameter_names(request.scope["route"].dependant, "query_params")
         for name in sorted(request.query_params.keys() - known):
             takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
             raise InvalidInput(f"the query has an unknown parameter {repr_short(name)}; {takes}")
 
 
-def _query_names(dependant: Dependant) -> set[str]:
-    return {field.alias for field in dependant.query_params}.union(*map(_query_names, dependant.dependencies))
+def _parameter_names(dependant: Dependant, kind: str) -> set[str]:
+    """The names of a route's parameters, those of its dependencies included; the kind is a field of Dependant."""
+    names = {field.alias for field in getattr(dependant, kind)}
+    return names.union(*(_parameter_names(inner, kind) for inner in dependant.dependencies))
 
 
 AUTHENTICATED = [Depends(admit)]

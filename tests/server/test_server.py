@@ -102,6 +102,49 @@ def test_if_match_and_if_none_match_are_preconditions_of_a_write(items):
     assert "does not exist, and the call expects a value" in nothing.json()["detail"]
 
 
+CONDITIONS = {"If-Match": '"77"', "If-None-Match": "*", "If-Unmodified-Since": "Thu, 01 Jan 2026 00:00:00 GMT"}
+
+
+def test_every_write_takes_a_condition_or_refuses_it_and_changes_nothing(tmp_path):
+    """The routes are those of the OpenAPI document, so that a new one is tested too."""
+    with serving(tmp_path / "db") as server:
+        root = f"{server.url}/v1/namespaces/ns"
+        document = requests.get(f"{server.url}/openapi.json", timeout=60).json()
+        requests.patch(f"{root}/items", json={"values": {"k": [1]}}, timeout=60).raise_for_status()
+        unconditional = 0
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
+                if method in ("get", "head") or "/v1/" not in path or "507" not in operation["responses"]:
+                    continue
+                if "'s API" in operation["tags"][0]:
+                    continue
+                taken = {given["name"].title() for given in operation.get("parameters", ()) if given["in"] == "header"}
+                for name in CONDITIONS.keys() - taken:
+                    url = server.url + path.replace("{namespace}", "ns").replace("{key}", "k")
+                    refused = requests.request(method, url, headers={name: CONDITIONS[name]}, timeout=60)
+                    assert refused.status_code == 400, (method, path, name)
+                    assert f"does not take the header {name}, and was not carried out" in refused.json()["detail"]
+                    unconditional += 1
+        assert unconditional > 20
+        for method, path in (
+            ("DELETE", ""),
+            ("DELETE", "/items"),
+            ("DELETE", "/lists/k"),
+            ("DELETE", "/notes"),
+            ("PUT", "/expiries/k"),
+            ("POST", "/erase"),
+        ):
+            refused = requests.request(method, f"{root}{path}", headers={"If-Match": '"77"'}, json={}, timeout=60)
+            assert (refused.status_code, "If-Match" in refused.json()["detail"]) == (400, True), path
+        assert requests.get(f"{root}/items/k", timeout=60).json()["value"] == [1]
+
+
+def test_a_read_with_post_ignores_the_conditions_of_writes(items):
+    for path, body in (("read", {"keys": ["k"]}), ("find", {}), ("search", {"query": "k"})):
+        url = items.replace("/items", f"/{path}")
+        assert requests.post(url, json=body, headers={"If-None-Match": '"1"'}, timeout=60).status_code == 200
+
+
 def test_every_write_returns_the_remaining_quota(tmp_path):
     with serving(tmp_path / "db", "--writes-per-day", "3", "--max-bytes", "100") as server:
         root = f"{server.url}/v1/namespaces/ns"
