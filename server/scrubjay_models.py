@@ -195,7 +195,7 @@ class MergeItemBody(StrictBody):
 
 
 class TouchItemBody(StrictBody):
-    ttl: Seconds = None
+    ttl: Seconds = Field(description="null removes the expiry")
 
 
 _ONCE = Field(None, description="an id of the sender's own: sent again with it, this does not happen twice")

@@ -155,7 +155,7 @@ _CALLS: dict[str, Callable[..., Command]] = {
         namespace, values, if_versions=if_versions, ttl=ttl
     ),
     "merge": lambda namespace, key, fields: merge_call(namespace, key, fields),
-    "touch": lambda namespace, key, ttl=None: touch_call(namespace, key, ttl),
+    "touch": lambda namespace, key, ttl: touch_call(namespace, key, ttl),
     "incr": incr_call,
     "clear": clear_call,
     "append": _append_list_call,

@@ -34,6 +34,8 @@ class Argument(NamedTuple):
     """path, query, body, object (it is the whole body) or if_match (a header)."""
     dump: Callable[[Any], str] = _dumps
     load: Callable[[Any], Any] = lambda value: value
+    sends_null: bool = False
+    """Whether None is written to a body; the server takes an argument that is left out for its default."""
 
 
 class Request(NamedTuple):
@@ -162,7 +164,7 @@ class Command(NamedTuple):
                 whole = argument.dump(value)
             elif argument.where == "if_match":
                 headers = _if_match(value)
-            elif value is not None:
+            elif value is not None or argument.sends_null:
                 body.append(f"{_dumps(argument.name)}:{argument.dump(value)}")
         if self.once is not None:
             body.append(f'"once":{_dumps(self.once)}')
@@ -233,7 +235,7 @@ def _dump_command(command: Command) -> str:
     for argument, value in zip(command.verb.arguments, command.arguments, strict=True):
         if argument is _NOTE:
             fields.append(argument.dump(value)[1:-1])
-        elif value is not None:
+        elif value is not None or argument.sends_null:
             fields.append(f"{_dumps(argument.name)}:{argument.dump(value)}")
     return f"{{{','.join(fields)}}}"
 
@@ -366,7 +368,7 @@ MERGE = Verb(
     from_store=_first, from_json=field("version", int), writes=True, queueable=True, in_transaction=True,
 )  # fmt: skip
 TOUCH = Verb(
-    "touch", "items.touch_item", "PUT", "/expiries/{key}", _KEY, Argument("ttl", "body"),
+    "touch", "items.touch_item", "PUT", "/expiries/{key}", _KEY, Argument("ttl", "body", sends_null=True),
     from_store=_first, from_json=_no_content, missing=False, writes=True, in_transaction=True,
 )  # fmt: skip
 INCR = Verb(

@@ -426,6 +426,7 @@ def test_a_command_of_a_transaction_is_read_as_it_was_written():
         writes.update({"x": None, "y": [1.0]})
         writes.append("l", 1, None)
         writes.delete("d")
+        writes.touch("k", None)
         writes.remember("text", tags=["t"], metadata={"n": 1}, ttl=9)
     (command,) = sent
     read = Command.from_json("transaction", "ns", command.to_json())

@@ -387,7 +387,7 @@ def test_the_command_writes_several_things_together(place, tmp_path, request):
         {"verb": "delete", "key": "a"},
         {"verb": "update", "values": {"u": 1}, "if_versions": {"u": 0}},
         {"verb": "merge", "key": "d", "fields": {"x": None, "y": 2}},
-        {"verb": "touch", "key": "b"},
+        {"verb": "touch", "key": "b", "ttl": None},
         {"verb": "incr", "key": "n", "by": 2},
         {"verb": "append", "key": "b", "items": [3, 4]},
         {"verb": "pop", "key": "b", "n": 2, "first": True},
@@ -411,6 +411,7 @@ def test_the_command_writes_several_things_together(place, tmp_path, request):
         ('[{"verb": "usage"}]', "writes[0] is an object with a verb, one of set, delete"),
         ("[1]", "not 1"),
         ('[{"verb": "delete"}]', 'writes[0] lacks the field "key"'),
+        ('[{"verb": "touch", "key": "k"}]', 'writes[0] lacks the field "ttl"'),
         (
             '[{"verb": "set", "key": "k", "value": 1, "x": 1}]',
             "writes[0] has an unknown field 'x'; set takes key, value, ttl, if_version",

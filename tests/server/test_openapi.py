@@ -44,3 +44,10 @@ def test_the_document_states_how_many_items_and_keys_one_call_may_write(guarded)
     )
     limits = [append["items"]["maxItems"], transaction["commands"]["maxItems"], update["values"]["maxProperties"]]
     assert {*limits, update["if_versions"]["anyOf"][0]["maxProperties"]} == {MAX_WRITE_ROWS}
+
+
+def test_the_document_says_that_the_time_to_live_of_an_expiry_is_required(guarded):
+    document = requests.get(f"{guarded.url}/openapi.json", timeout=60).json()
+    route = document["paths"]["/v1/namespaces/{namespace}/expiries/{key}"]["put"]
+    assert route["requestBody"]["required"]
+    assert document["components"]["schemas"]["TouchItemBody"]["required"] == ["ttl"]

@@ -139,6 +139,17 @@ def test_every_write_takes_a_condition_or_refuses_it_and_changes_nothing(tmp_pat
         assert requests.get(f"{root}/items/k", timeout=60).json()["value"] == [1]
 
 
+def test_an_expiry_is_removed_only_by_an_explicit_null(items):
+    expiry = f"{items.replace('/items', '/expiries')}/k"
+    requests.put(f"{items}/k", json={"value": 1, "ttl": 3600}, timeout=60).raise_for_status()
+    for body in (b"", b"{}"):
+        refused = requests.put(expiry, data=body, timeout=60)
+        assert (refused.status_code, 'lacks the field "ttl"' in refused.json()["detail"]) == (400, True)
+    assert requests.get(f"{items}/k", timeout=60).json()["expires_at"] is not None
+    assert requests.put(expiry, data=b'{"ttl": null}', timeout=60).status_code == 204
+    assert requests.get(f"{items}/k", timeout=60).json()["expires_at"] is None
+
+
 def test_a_read_with_post_ignores_the_conditions_of_writes(items):
     for path, body in (("read", {"keys": ["k"]}), ("find", {}), ("search", {"query": "k"})):
         url = items.replace("/items", f"/{path}")
