@@ -59,7 +59,7 @@ def _results(_context: Context, _namespace: str, results: list[Any]) -> Statemen
 
 
 _REPLAY = Replay(
+    content=lambda _namespace, parts: [(part.verb, part.content) for part in parts],
     summarize=_without_items,
     reload=_results,
-    content=lambda _namespace, parts: [(part.verb, part.content) for part in parts],
 )
