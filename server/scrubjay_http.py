@@ -55,7 +55,6 @@ from scrubjay.validation import (
     MAX_PAGE,
     NewNote,
     RecallQuery,
-    check_count,
     check_key,
     check_label,
     check_namespace,
@@ -463,10 +462,15 @@ PageLimit = Annotated[int, Query(ge=1, le=MAX_PAGE), count_text("limit in the qu
 
 
 def parse_count(name: str, text: str, *, least: int = 0, most: int = MAX_COUNT) -> int:
-    digits = text.removeprefix("-") if least < 0 else text
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 16:
+    if not re.fullmatch("-?[0-9]+", text):
         raise InvalidInput(f"{name} is a whole number, not {repr_short(text)}")
-    return check_count(name, int(text), least=least, most=most)
+    digits = text.lstrip("-0") or "0"
+    number = int(digits[:17])  # MAX_COUNT has 16 digits, and Python does not read thousands
+    if text.startswith("-"):
+        number = -number
+    if not least <= number <= most:
+        raise InvalidInput(f"{name} is between {least} and {most}, not {repr_short(text)}")
+    return number
 
 
 def parse_boolean(name: str) -> Callable[[str], bool]:
@@ -482,12 +486,7 @@ def parse_boolean(name: str) -> Callable[[str], bool]:
 
 def index_text(name: str) -> BeforeValidator:
     """A validator for a position in a list in the query; a negative one counts from the end."""
-
-    def parse(text: str) -> int:
-        number = parse_count(f"{name} in the query", text.removeprefix("-"))
-        return -number if text.startswith("-") else number
-
-    return parsed_by(parse)
+    return count_text(f"{name} in the query", least=-MAX_COUNT)
 
 
 def seconds_text(name: str, most: float) -> BeforeValidator:

@@ -236,6 +236,33 @@ def test_concurrent_workers_and_processes_never_exceed_the_quota(tmp_path):
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("items?limit=-1", "limit in the query is between 1 and 10000, not '-1'"),
+        (f"items?limit={'9' * 23}", f"limit in the query is between 1 and 10000, not '{'9' * 23}'"),
+        ("lists/l?tail=-1", "tail in the query is between 0 and 9007199254740992, not '-1'"),
+        ("changes?after=-5", "after in the query is between 0 and 9007199254740992, not '-5'"),
+        ("conversations/l?after=-2", "after in the query is between -1 and 9007199254740992, not '-2'"),
+        (f"slices/l?start=-{'9' * 20}", f"start in the query is between -{2**53} and {2**53}, not '-9"),
+        ("items?limit=1.5", "limit in the query is a whole number, not '1.5'"),
+        ("items?limit=--1", "limit in the query is a whole number, not '--1'"),
+        ("items?limit=%C2%B2", "limit in the query is a whole number, not '\\xb2'"),
+    ],
+)
+def test_a_number_in_a_query_that_is_out_of_range_is_told_the_range(items, query, reason):
+    refused = requests.get(items.replace("/items", f"/{query}"), headers={"Accept": "application/json"}, timeout=60)
+    assert refused.status_code == 400
+    assert refused.json()["detail"].startswith(reason)
+
+
+@pytest.mark.parametrize("start", ["-2", "1", "0001", "-0002", f"-{'0' * 30}2"])
+def test_a_position_in_a_query_may_be_negative_and_have_zeros_before_it(items, start):
+    slices, lists = items.replace("/items", "/slices"), items.replace("/items", "/lists")
+    requests.post(f"{lists}/l", json={"items": [1, 2, 3]}, timeout=60).raise_for_status()
+    assert requests.get(f"{slices}/l", params={"start": start}, timeout=60).json() == {"items": [2, 3]}
+
+
 BAD_BODIES = [
     (b"", "lacks the field"),
     (b"{", "not JSON"),
