@@ -9,10 +9,11 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_origin
 from urllib.parse import unquote, unquote_to_bytes
 
 import pydantic
@@ -260,7 +261,7 @@ def check_conditions(scope: Scope) -> None:
     route, headers = scope["route"], headers_of(scope)
     if route.tags:  # another API
         return
-    taken = _parameter_names(route.dependant, "header_params")
+    taken = _parameters(route.dependant, "header_params")
     for name in CONDITIONS:
         if name in headers and name.decode() not in taken:
             raise InvalidInput(
@@ -351,18 +352,26 @@ WritableNamespace = Annotated[str, Depends(writable_namespace)]
 
 
 async def known_query(request: Request) -> None:
-    """Refuse a parameter that the route does not have: DELETE with `?prefx=` would erase a whole namespace."""
+    """Refuse a parameter that the route does not have, or that it would read only once: DELETE with `?prefx=` would
+    erase a whole namespace.
+    """
     if request.scope["query_string"]:
-        known = _parameter_names(request.scope["route"].dependant, "query_params")
-        for name in sorted(request.query_params.keys() - known):
+        known = _parameters(request.scope["route"].dependant, "query_params")
+        times = Counter(name for name, _ in request.query_params.multi_items())
+        for name in sorted(times.keys() - known.keys()):
             takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
             raise InvalidInput(f"the query has an unknown parameter {repr_short(name)}; {takes}")
+        for name, number in times.items():
+            if number > 1 and get_origin(known[name].field_info.annotation) is not list:
+                raise InvalidInput(f"the query has {name} {number} times; give it once")
 
 
-def _parameter_names(dependant: Dependant, kind: str) -> set[str]:
-    """The names of a route's parameters, those of its dependencies included; the kind is a field of Dependant."""
-    names = {field.alias for field in getattr(dependant, kind)}
-    return names.union(*(_parameter_names(inner, kind) for inner in dependant.dependencies))
+def _parameters(dependant: Dependant, kind: str) -> dict[str, Any]:
+    """The parameters of a route by name, those of its dependencies included; the kind is a field of Dependant."""
+    found = {field.alias: field for field in getattr(dependant, kind)}
+    for inner in dependant.dependencies:
+        found |= _parameters(inner, kind)
+    return found
 
 
 AUTHENTICATED = [Depends(admit)]

@@ -261,7 +261,7 @@ class RecallQuery(NamedTuple):
         at: Any = None,
     ) -> RecallQuery:
         check_query(query)
-        if threshold is not None and not _is_number(threshold):
+        if threshold is not None and not (_is_number(threshold) and 0 <= threshold <= 1):
             raise InvalidInput(f"threshold is a number from 0 to 1, not {repr_short(threshold)}")
         if ranking not in (None, *RANKINGS):
             raise InvalidInput(f"ranking is {' or '.join(map(repr, RANKINGS))}, not {repr_short(ranking)}")

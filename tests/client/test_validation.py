@@ -94,6 +94,14 @@ def test_a_query_without_options_is_ranked_by_relevance_and_filters_nothing():
     assert query.is_open
 
 
+@pytest.mark.parametrize("threshold", [2, -0.1, 1.0001, float("nan"), float("inf"), True, "0.5"])
+def test_a_threshold_is_from_0_to_1(threshold):
+    with pytest.raises(InvalidInput, match=r"^threshold is a number from 0 to 1, not "):
+        RecallQuery.check("x", threshold=threshold)
+    for least in (0, 1):
+        assert RecallQuery.check("x", threshold=least).threshold == least
+
+
 @given(
     st.fixed_dictionaries(
         {"query": st.text(st.characters(codec="utf-8"), max_size=9)},

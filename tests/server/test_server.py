@@ -263,6 +263,15 @@ def test_a_position_in_a_query_may_be_negative_and_have_zeros_before_it(items, s
     assert requests.get(f"{slices}/l", params={"start": start}, timeout=60).json() == {"items": [2, 3]}
 
 
+def test_a_parameter_that_is_given_twice_is_refused_unless_it_is_a_list(items):
+    twice = requests.get(f"{items}?limit=1&limit=2", timeout=60)
+    assert (twice.status_code, twice.json()["detail"]) == (400, "the query has limit 2 times; give it once")
+    namespace = items.removesuffix("/items")
+    assert requests.delete(f"{namespace}?prefix=a&prefix=b", timeout=60).status_code == 400
+    assert requests.get(f"{namespace}/lists/l?tail=1&tail=2", timeout=60).status_code == 400
+    assert requests.get(f"{namespace}/notes?tag=a&tag=b", timeout=60).json() == {"notes": []}
+
+
 BAD_BODIES = [
     (b"", "lacks the field"),
     (b"{", "not JSON"),
