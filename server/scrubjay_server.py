@@ -51,6 +51,7 @@ from scrubjay.validation import (
     MAX_NOTES_PAGE,
     MAX_TAGS,
     check_key,
+    check_one_end,
     check_tags,
 )
 from scrubjay.version import __version__
@@ -499,6 +500,7 @@ async def read_conversation(
     search: Annotated[Label | None, Query(), label_text("search")] = None,
 ) -> Response:
     """The last messages of a list, or those before or after a position, in one form for every framework."""
+    check_one_end(before, after)
     found = await caller.run(conversations.read_conversation(namespace, key, limit, before, after, search))
     return JsonResponse({"messages": [message.to_json() for message in found]})
 

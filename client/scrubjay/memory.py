@@ -45,6 +45,7 @@ from scrubjay.validation import (
     check_key,
     check_label,
     check_namespace,
+    check_one_end,
     check_prefix,
     check_query,
     check_seconds,
@@ -623,8 +624,7 @@ class Memory:
             before = check_count("before", before)
         if after is not None:
             after = check_count("after", after, least=-1)
-        if before is not None and after is not None:
-            raise InvalidInput("give before= or after=, not both")
+        check_one_end(before, after)
         if search is not None:
             check_key(search, "search")
         if key is None:

@@ -151,6 +151,11 @@ def check_count(name: str, value: Any, *, least: int = 0, most: int = MAX_COUNT)
     return value
 
 
+def check_one_end(before: int | None, after: int | None) -> None:
+    if before is not None and after is not None:
+        raise InvalidInput("give before or after, not both")
+
+
 def check_switch(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise InvalidInput(f"{name} is true or false, not {repr_short(value)}")

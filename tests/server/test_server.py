@@ -272,6 +272,12 @@ def test_a_parameter_that_is_given_twice_is_refused_unless_it_is_a_list(items):
     assert requests.get(f"{namespace}/notes?tag=a&tag=b", timeout=60).json() == {"notes": []}
 
 
+def test_a_page_of_messages_has_one_end(items):
+    messages = items.replace("/items", "/conversations")
+    refused = requests.get(f"{messages}/l?before=1&after=0", timeout=60)
+    assert (refused.status_code, refused.json()["detail"]) == (400, "give before or after, not both")
+
+
 BAD_BODIES = [
     (b"", "lacks the field"),
     (b"{", "not JSON"),
