@@ -485,7 +485,7 @@ async def memstore_recall(
 ) -> Response:
     """The memories that match a query best."""
     asked = RecallQuery.check(
-        query if q is None else q,
+        _memstore_query(q, query),
         limit=limit if top_k is None else top_k,
         tags=tags,
         session=session,
@@ -493,6 +493,12 @@ async def memstore_recall(
     )
     found = await caller.recall(_memstore_namespace(caller), asked)
     return JsonResponse({"memories": [_memstore_memory(note) for note in found]})
+
+
+def _memstore_query(q: str | None, query: str | None) -> str:
+    if q is None and query is None:
+        raise InvalidInput("the query lacks the parameter q, the text to find memories for")
+    return q if q is not None else query or ""
 
 
 @memstore.get("/v1/memory/list", name="notes")

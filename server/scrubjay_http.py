@@ -41,7 +41,7 @@ from scrubjay.exact_json import decode_body
 from scrubjay.models import Note, Usage, to_time
 from scrubjay.semantic.index import SemanticIndex
 from scrubjay.settings import Settings
-from scrubjay.store import items, notes
+from scrubjay.store import conversations, items, notes
 from scrubjay.store.api_keys import Access
 from scrubjay.store.engine import ServedStore
 from scrubjay.store.idempotency import HEADER, IdempotencyKey, run_once
@@ -467,6 +467,13 @@ def count_text(name: str, *, least: int = 0, most: int = MAX_COUNT) -> BeforeVal
     return parsed_by(lambda text: parse_count(name, text, least=least, most=most))
 
 
+CURSOR_PATTERN = r"^([0-9]{1,18} [\s\S]{1,512})?$"
+"""Of a cursor of conversations."""
+ConversationCursor = Annotated[
+    str,
+    Query(pattern=CURSOR_PATTERN, description="the cursor of the page before"),
+    parsed_by(lambda text: text and str(conversations.Cursor.parse(text))),
+]
 PageLimit = Annotated[int, Query(ge=1, le=MAX_PAGE), count_text("limit in the query", least=1, most=MAX_PAGE)]
 
 
@@ -603,9 +610,25 @@ def invalid_parameter(error: RequestValidationError) -> InvalidInput:
     return _explained(error.errors()[0])
 
 
+_RULES = {
+    "bool_type": "is true or false",
+    "dict_type": "is an object",
+    "list_type": "is a list",
+    "literal_error": "is {expected}",
+    "model_type": "is an object",
+    "string_too_long": "has at most {max_length} characters",
+    "string_too_short": "has at least {min_length} characters",
+    "string_type": "is text",
+    "too_long": "has at most {max_length} entries",
+    "too_short": "has at least {min_length} entries",
+}
+"""What a field has to be, by the type of Pydantic's error; its own words are about Python, or say "should"."""
+
+
 def _explained(error: Any, known: Any = None) -> InvalidInput:
-    """One of Pydantic's errors as ours: as raised by scrubjay.validation, or in Pydantic's words."""
-    cause = error.get("ctx", {}).get("error")
+    """One of Pydantic's errors as ours: as raised by scrubjay.validation, or in the words of JSON."""
+    context = error.get("ctx", {})
+    cause = context.get("error")
     if isinstance(cause, InvalidInput):
         return cause
     name = error["loc"][-1] if error["loc"] else "body"
@@ -614,7 +637,22 @@ def _explained(error: Any, known: Any = None) -> InvalidInput:
     if error["type"] == "extra_forbidden":
         takes = f"; it takes {', '.join(known)}" if known else ""
         return InvalidInput(f"the body has an unknown field {repr_short(name)}{takes}")
+    if rule := _RULES.get(error["type"]):
+        where = " in the query" if error["loc"][:1] == ("query",) else ""
+        return InvalidInput(f"{name}{where} {rule.format_map(context)}, not {repr_short(error['input'])}")
     return InvalidInput(f"{repr_short(name)}: {error['msg']}, not {repr_short(error['input'])}")
+
+
+_PYTHON_WORDS = {"None": "null", "True": "true", "False": "false"}
+_QUOTED_OR_WORD = re.compile(r"'(?:[^'\\]|\\.)*'|\b(?:None|True|False)\b")
+
+
+def _in_json_words(detail: str) -> str:
+    """A message that ends with what was given, as JSON writes it: null, not None."""
+    rule, separator, given = detail.rpartition(", not ")
+    if not separator or not (given in _PYTHON_WORDS or given.startswith(("[", "{"))):
+        return detail
+    return rule + separator + _QUOTED_OR_WORD.sub(lambda found: _PYTHON_WORDS.get(found[0], found[0]), given)
 
 
 def missing_item(scope: Scope) -> NotFound:
@@ -644,7 +682,8 @@ def error_response(
         headers.append((b"retry-after", RETRY_SECONDS))
     elif isinstance(error, Unauthenticated):
         headers.append((b"www-authenticate", b"Bearer" if by_script else _BASIC))
-    return failure(error.status, error.code, error.detail, headers)
+    detail = _in_json_words(error.detail) if isinstance(error, InvalidInput) else error.detail
+    return failure(error.status, error.code, detail, headers)
 
 
 def failure(status: int, code: str, detail: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> JsonResponse:

@@ -68,6 +68,7 @@ from scrubjay_http import (
     Admitted,
     AfterQuery,
     Caller,
+    ConversationCursor,
     If,
     JsonBody,
     JsonResponse,
@@ -462,8 +463,6 @@ async def clear(caller: Admitted, namespace: WritableNamespace, once: Once, pref
 
 # ---------------------------------------------------------------- /v1: conversations
 
-CURSOR_PATTERN = r"^([0-9]{1,18} [\s\S]{1,512})?$"
-"""Of a cursor of conversations."""
 MessagesLimit = Annotated[
     int, Query(ge=1, le=MAX_MESSAGES_PAGE), count_text("limit in the query", least=1, most=MAX_MESSAGES_PAGE)
 ]
@@ -476,7 +475,7 @@ async def list_conversations(
     caller: Admitted,
     namespace: ReadableNamespace,
     session: Annotated[Label | None, Query(), label_text("session")] = None,
-    after: Annotated[str, Query(pattern=CURSOR_PATTERN, description="the cursor of the page before")] = "",
+    after: ConversationCursor = "",
     limit: MessagesLimit = 100,
 ) -> Response:
     """The lists of messages in a namespace, those with the latest messages first."""
@@ -792,8 +791,9 @@ async def _answer_http_error(request: Request, error: Any) -> Response:
         # Not the code of a missing key: a client with a wrong URL must not take it for that.
         return failure(404, "no_such_path", "there is no such path; /docs lists them")
     if error.status_code == 405:
-        allow = request.app.allowed_methods(request.scope).encode()
-        return failure(405, "method_not_allowed", str(error.detail), [(b"allow", allow)])
+        allow = request.app.allowed_methods(request.scope)
+        detail = f"this path does not take {request.method}; it takes {allow}"
+        return failure(405, "method_not_allowed", detail, [(b"allow", allow.encode())])
     return failure(error.status_code, "http_error", str(error.detail))
 
 

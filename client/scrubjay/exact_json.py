@@ -177,7 +177,7 @@ def _find_problem(value: Any, depth: int) -> _Problem | None:
     """The first part that JSON cannot represent, with its path; `_fits` is the fast form of the same rules."""
     kind = type(value)
     if isinstance(value, float) and not math.isfinite(value):
-        return _Problem("", f" is {value}, which JSON cannot represent; use None or a string", [])
+        return _Problem("", f" is {value}, which JSON cannot represent; store a string instead", [])
     if kind is int and not -MAX_INT < value < MAX_INT:
         return _Problem("", " is an integer of more than 4,200 digits; store it as a string", [])
     if kind not in (dict, list, tuple):
@@ -189,7 +189,8 @@ def _find_problem(value: Any, depth: int) -> _Problem | None:
         return _Problem("", f" nests deeper than {MAX_DEPTH} levels, or contains itself", [])
     for name, part in value.items() if kind is dict else enumerate(value):
         if kind is dict and type(name) is not str:
-            return _Problem("", f" has the key {repr_short(name)}, a {type(name).__name__}; JSON keys are strings", [])
+            named = f"{repr_short(name)} of the type {type(name).__name__}"
+            return _Problem("", f" has the key {named}; JSON keys are strings", [])
         problem = _find_problem(part, depth - 1)
         if problem:
             problem.names.append(name)

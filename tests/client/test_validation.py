@@ -60,6 +60,11 @@ def test_what_is_at_its_limit_is_accepted_and_one_more_is_not(what):
         check(most + 1)
 
 
+def test_the_error_about_a_name_with_a_line_break_mentions_control_characters():
+    with pytest.raises(InvalidInput, match="control characters, such as a line break, not 'a"):
+        check_name("the name of an api key", "a\n")
+
+
 def test_tags_are_counted_once_each_and_keep_their_order():
     assert check_tags(["b", "a", "b"]) == ("b", "a")
     assert len(check_tags([str(i % MAX_TAGS) for i in range(3 * MAX_TAGS)])) == MAX_TAGS
