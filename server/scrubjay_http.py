@@ -271,6 +271,21 @@ def check_conditions(scope: Scope) -> None:
             )
 
 
+def _name_fault(scope: Scope) -> InvalidInput | None:
+    """What is wrong with the names in a path that no route has: a namespace with a slash, or an empty name."""
+    path = scope["path"]
+    if not path.startswith("/v1/namespaces/"):
+        return None
+    try:
+        check_slashes(scope)
+        check_key(path.split("/", 4)[3], "namespace")
+    except InvalidInput as error:
+        return error
+    if path.endswith("/") and scope["app"].allowed_methods({**scope, "path": f"{path}k"}):
+        return InvalidInput("a key has at least one character")
+    return None
+
+
 PATH_HEADER = b"scrubjay-path"
 """Of requests whose path a proxy may change: the path that the client has written."""
 
@@ -684,6 +699,13 @@ def error_response(
         headers.append((b"www-authenticate", b"Bearer" if by_script else _BASIC))
     detail = _in_json_words(error.detail) if isinstance(error, InvalidInput) else error.detail
     return failure(error.status, error.code, detail, headers)
+
+
+def no_such_path(scope: Scope) -> JsonResponse:
+    if fault := _name_fault(scope):
+        return error_response(fault)
+    # Not the code of a missing key: a client with a wrong URL must not take it for that.
+    return failure(404, "no_such_path", "there is no such path; /docs lists them")
 
 
 def failure(status: int, code: str, detail: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> JsonResponse:

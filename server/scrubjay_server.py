@@ -92,6 +92,7 @@ from scrubjay_http import (
     label_text,
     missing_item,
     no_content,
+    no_such_path,
     parse_boolean,
     parse_count,
     parsed_by,
@@ -788,8 +789,7 @@ def _refuse(scope: Scope, error: ScrubjayError) -> Response:
 async def _answer_http_error(request: Request, error: Any) -> Response:
     """Starlette's errors: no such path, no such method."""
     if error.status_code == 404:
-        # Not the code of a missing key: a client with a wrong URL must not take it for that.
-        return failure(404, "no_such_path", "there is no such path; /docs lists them")
+        return no_such_path(request.scope)
     if error.status_code == 405:
         allow = request.app.allowed_methods(request.scope)
         detail = f"this path does not take {request.method}; it takes {allow}"

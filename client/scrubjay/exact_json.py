@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -108,6 +109,8 @@ def decode_body(body: bytes | str) -> Any:
     except InvalidInput:
         raise
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        if body[:3] == BOM_UTF8 or body[:1] == "\ufeff":
+            raise InvalidInput("the JSON begins with a byte order mark, EF BB BF; send UTF-8 without one") from None
         raise InvalidInput(f"this is not JSON: {error}") from None
     except ValueError:
         raise InvalidInput("the JSON holds an integer of more than 4,200 digits; send it as a string") from None

@@ -278,6 +278,28 @@ def test_a_page_of_messages_has_one_end(items):
     assert (refused.status_code, refused.json()["detail"]) == (400, "give before or after, not both")
 
 
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("a%2Fb/items/k", "a namespace has no '/', not even as %2F"),
+        ("a%2fb/usage", "a namespace has no '/', not even as %2F"),
+        ("/items/k", "a namespace has at least one character"),
+        ("", "a namespace has at least one character"),
+        ("ns/items/", "a key has at least one character"),
+        ("ns/counters/", "a key has at least one character"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_a_path_without_a_name_or_with_a_slash_in_a_namespace_is_told_so(server, method, path, reason):
+    status, answer = raw(server, method, f"/v1/namespaces/{path}")
+    assert (status, answer) == (400, {"code": "invalid_input", "detail": reason})
+
+
+@pytest.mark.parametrize("path", ["/v1/namespaces/ns/itmes/k", "/v1/namespaces/ns/", "/v1/nothing/", "/v2/n//"])
+def test_a_path_that_no_route_has_is_told_so(server, path):
+    assert raw(server, "GET", path)[1]["code"] == "no_such_path"
+
+
 BAD_BODIES = [
     (b"", "lacks the field"),
     (b"{", "not JSON"),
@@ -297,7 +319,7 @@ BAD_BODIES = [
     (b'{"value": 1, "value": 2}', "the name 'value' twice"),
     (b'{"value": {"a": {"b": 1, "c": 2, "b": 3}}}', "the name 'b' twice"),
     ('{"value": 1}'.encode("utf-16"), "not JSON"),
-    (b'\xef\xbb\xbf{"value": 1}', "not JSON"),
+    (b'\xef\xbb\xbf{"value": 1}', "begins with a byte order mark, EF BB BF"),
 ]
 
 
