@@ -608,7 +608,7 @@ class ConversationResult(BaseModel):
 
 class ConversationsResult(BaseModel):
     conversations: list[ConversationResult]
-    cursor: str = Field(description="send it as `after` to get the next page; empty when there is none")
+    cursor: str | None = Field(description="send it as `after` to get the next page; null on the last")
 
 
 class ToolCallResult(BaseModel):

@@ -285,10 +285,10 @@ def _each(name: str, read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     return lambda data: [read(part) for part in listed(data)]
 
 
-def _page(read: Callable[[Any], Any]) -> Callable[[Any], tuple[list[Any], str | None]]:
-    """Reads a page of items, and the key to continue after."""
-    items, cursor = _each("items", read), field("cursor", str, type(None))
-    return lambda data: (items(data), cursor(data))
+def _page(name: str, read: Callable[[Any], Any]) -> Callable[[Any], tuple[list[Any], str | None]]:
+    """Reads a page of records, and the cursor to continue after; None at the end."""
+    records, cursor = _each(name, read), field("cursor", str, type(None))
+    return lambda data: (records(data), cursor(data))
 
 
 def _no_content(data: Any) -> bool:
@@ -337,12 +337,12 @@ KEYS = Verb(
 ITEMS = Verb(
     "items", "items.list_items", "GET", "/values", _PREFIX, _AFTER, _LIMIT, _REVERSE,
     from_store=lambda page: ([(item.key, decode(item.text)) for item in page[0]], page[1]),
-    from_json=_page(lambda item: (item["key"], item["value"])),
+    from_json=_page("items", lambda item: (item["key"], item["value"])),
 )  # fmt: skip
 """Keys with values, and the key to continue after; None at the end."""
 SCAN = Verb(
     "scan", "items.list_items", "GET", "/values", _PREFIX, _AFTER, _LIMIT, _REVERSE,
-    from_store=lambda page: ([item.to_item() for item in page[0]], page[1]), from_json=_page(Item.from_json),
+    from_store=lambda page: ([item.to_item() for item in page[0]], page[1]), from_json=_page("items", Item.from_json),
 )  # fmt: skip
 """The same as Items."""
 FIND = Verb(
@@ -428,7 +428,7 @@ FORGET = Verb(
 CONVERSATIONS = Verb(
     "conversations", "conversations.list_conversations", "GET", "/conversations",
     Argument("session", "query"), _AFTER, _LIMIT,
-    from_json=lambda data: (_each("conversations", Conversation.from_json)(data), field("cursor", str)(data)),
+    from_json=_page("conversations", Conversation.from_json),
 )  # fmt: skip
 CONVERSATION = Verb(
     "conversation", "conversations.read_conversation", "GET", "/conversations/{key}",

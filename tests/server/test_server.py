@@ -272,6 +272,17 @@ def test_a_parameter_that_is_given_twice_is_refused_unless_it_is_a_list(items):
     assert requests.get(f"{namespace}/notes?tag=a&tag=b", timeout=60).json() == {"notes": []}
 
 
+def test_the_cursor_of_the_last_page_of_conversations_is_null(items):
+    namespace = items.removesuffix("/items")
+    for name in ("a", "b"):
+        message = {"role": "user", "content": "Hi"}
+        requests.post(f"{namespace}/lists/{name}", json={"items": [message]}, timeout=60).raise_for_status()
+    first = requests.get(f"{namespace}/conversations?limit=1", timeout=60).json()
+    rest = requests.get(f"{namespace}/conversations", params={"after": first["cursor"]}, timeout=60).json()
+    assert {page["conversations"][0]["key"] for page in (first, rest)} == {"a", "b"}
+    assert rest["cursor"] is None
+
+
 def test_a_page_of_messages_has_one_end(items):
     messages = items.replace("/items", "/conversations")
     refused = requests.get(f"{messages}/l?before=1&after=0", timeout=60)
