@@ -387,8 +387,8 @@ class FindBody(StrictBody):
     )
     limit: Annotated[
         int,
-        PlainValidator(lambda value: check_count("limit", value, most=MAX_RECALL)),
-        WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_RECALL}),
+        PlainValidator(lambda value: check_count("limit", value, least=1, most=MAX_RECALL)),
+        WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_RECALL}),
     ] = 10
     offset: Annotated[
         int,

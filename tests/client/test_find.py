@@ -72,7 +72,6 @@ def test_what_changed_last_comes_first_page_by_page(memory):
     even = memory.find(where={"even": True}, limit=1000)
     assert even == [item for item in every if item.value["even"]]
     assert memory.find(where={"even": True}, limit=4, offset=3) == even[3:7]
-    assert memory.find(limit=0) == []
     assert even[0] == memory.item(even[0].key)
 
 
@@ -99,11 +98,15 @@ def test_encrypted_values_are_found(tmp_path):
     [
         {"where": ["name"]},
         {"where": {"age": {"$near": 3}}},
+        {"where": {"$gt": 3}},
+        {"where": {"$or": [{"age": 3}]}},
+        {"where": {"name": "Ben", "address": {"age": {"$gt": 3}, "$lt": 5}}},
         {"where": {"age": {"$gt": 3, "unit": "years"}}},
         {"where": {"age": float("nan")}},
         {"where": {"age": {1: 2}}},
         {"where": NESTED},
         {"limit": -1},
+        {"limit": 0},
         {"limit": MAX_RECALL + 1},
         {"offset": -1},
         {"prefix": 3},
@@ -112,6 +115,11 @@ def test_encrypted_values_are_found(tmp_path):
 def test_wrong_arguments_are_refused(memory, wrong):
     with pytest.raises(InvalidInput):
         memory.find(**wrong)
+
+
+def test_an_operator_without_a_field_is_told_where_it_belongs(memory):
+    with pytest.raises(InvalidInput, match=r"^where has '\$gt' in the place of a field; write"):
+        memory.find(where={"$gt": 3})
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

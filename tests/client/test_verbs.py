@@ -38,7 +38,6 @@ def test_items_are_keys_with_values_in_order(filled):
     assert list(filled.items("t/", after="t/09")) == [("t/10", 10), ("t/11", 11)]
     assert list(filled.items("t/", after="t/02", reverse=True)) == [("t/01", 1), ("t/00", 0)]
     assert list(filled.items("nope")) == []
-    assert list(filled.items(limit=0)) == []
     assert list(filled.values("t/", after="t/09")) == [10, 11]
 
 
@@ -164,6 +163,10 @@ def test_an_error_names_the_argument_that_is_wrong(memory):
     memory.set("a", 1)
     for call, reason in (
         (lambda: memory.update({"a": 2}, if_versions={"a": None}), r"^if_versions\['a'\] is a whole number, not None"),
+        (lambda: memory.items(limit=0), "^limit is between 1 and"),
+        (lambda: memory.scan(limit=0), "^limit is between 1 and"),
+        (lambda: memory.get_many(5), "^get_many takes a list of keys, not 5$"),
+        (lambda: memory.get_many(None), "^get_many takes a list of keys, not None$"),
         (lambda: memory.items(after=1), "^a key in after is text, not 1"),
         (lambda: memory.get_many(f"{i:0512}" for i in range(2049)), "one call reads at most 1048576, so split it"),
     ):

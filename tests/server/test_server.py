@@ -283,6 +283,13 @@ def test_the_cursor_of_the_last_page_of_conversations_is_null(items):
     assert rest["cursor"] is None
 
 
+@pytest.mark.parametrize("path", ["find", "search", "notes/recall", "notes/context"])
+def test_a_limit_is_at_least_1(items, path):
+    body = {"limit": 0, **({} if path == "find" else {"query": "x"})}
+    refused = requests.post(items.replace("/items", f"/{path}"), json=body, timeout=60)
+    assert (refused.status_code, refused.json()["detail"]) == (400, "limit is between 1 and 1000, not 0")
+
+
 def test_a_page_of_messages_has_one_end(items):
     messages = items.replace("/items", "/conversations")
     refused = requests.get(f"{messages}/l?before=1&after=0", timeout=60)
@@ -360,6 +367,7 @@ def test_a_body_that_is_too_large_is_refused_while_it_arrives(server, size):
         ("/v1/namespaces/a/items/%FF", 400),
         ("/v1/namespaces/a/items?prefix=%FF", 400),
         ("/v1/namespaces/a/items?limit=0", 400),
+        ("/v1/namespaces/a/values?limit=0", 400),
         ("/v1/namespaces/a/items?limit=x", 400),
         ("/v1/namespaces/a/items?limit=99999999999999999999", 400),
         ("/v1/namespaces/a/items/" + "x" * 513, 400),
