@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from hashlib import blake2b
 from typing import Annotated, Any
@@ -52,7 +53,7 @@ from scrubjay_http import (
     require_write,
     write_response,
 )
-from scrubjay_models import Content, Days, Label, Metadata, NoteFields, Recalled, Seconds, StrictBody, Tags
+from scrubjay_models import Content, Days, Label, Metadata, NoteFields, Recalled, Score, Seconds, StrictBody, Tags
 
 # ---------------------------------------------------------------- BotWire
 
@@ -219,7 +220,7 @@ class KronvexRecallBody(BaseModel):
     query: SkipValidation[str]
     limit: SkipValidation[Recalled] = Field(5, description="also called top_k")
     top_k: SkipValidation[Recalled | None] = None
-    threshold: SkipValidation[float | None] = None
+    threshold: SkipValidation[Score | None] = None
     memory_type: SkipValidation[Label | None] = None
     session_id: SkipValidation[Label | None] = None
     tags: SkipValidation[Tags | None] = None
@@ -436,9 +437,12 @@ def _split_tags(texts: list[str]) -> tuple[str, ...]:
 
 def _query_number(text: str) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        raise InvalidInput(f"threshold in the query is a number, not {repr_short(text)}") from None
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise InvalidInput(f"threshold in the query is a number from 0 to 1, not {repr_short(text)}")
+    return number
 
 
 Session = Annotated[str | None, LabelQuery, label_text("session")]
@@ -475,13 +479,13 @@ async def memstore_recall(
     query: Annotated[str | None, Query(include_in_schema=False)] = None,
     limit: Best = 5,
     top_k: TopK = None,
-    threshold: Annotated[float | None, Query(), parsed_by(_query_number)] = None,
+    threshold: Annotated[float | None, Query(ge=0, le=1), parsed_by(_query_number)] = None,
     session: Session = None,
     tags: TagsQuery = [],  # noqa: B006
 ) -> Response:
     """The memories that match a query best."""
     asked = RecallQuery.check(
-        query if q is None else q,
+        _memstore_query(q, query),
         limit=limit if top_k is None else top_k,
         tags=tags,
         session=session,
@@ -489,6 +493,12 @@ async def memstore_recall(
     )
     found = await caller.recall(_memstore_namespace(caller), asked)
     return JsonResponse({"memories": [_memstore_memory(note) for note in found]})
+
+
+def _memstore_query(q: str | None, query: str | None) -> str:
+    if q is None and query is None:
+        raise InvalidInput("the query lacks the parameter q, the text to find memories for")
+    return q if q is not None else query or ""
 
 
 @memstore.get("/v1/memory/list", name="notes")

@@ -9,10 +9,11 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_origin
 from urllib.parse import unquote, unquote_to_bytes
 
 import pydantic
@@ -40,7 +41,7 @@ from scrubjay.exact_json import decode_body
 from scrubjay.models import Note, Usage, to_time
 from scrubjay.semantic.index import SemanticIndex
 from scrubjay.settings import Settings
-from scrubjay.store import items, notes
+from scrubjay.store import conversations, items, notes
 from scrubjay.store.api_keys import Access
 from scrubjay.store.engine import ServedStore
 from scrubjay.store.idempotency import HEADER, IdempotencyKey, run_once
@@ -55,7 +56,6 @@ from scrubjay.validation import (
     MAX_PAGE,
     NewNote,
     RecallQuery,
-    check_count,
     check_key,
     check_label,
     check_namespace,
@@ -191,6 +191,8 @@ class Caller:
         self.scope["writes"] = True
         if self.access.read_only:
             raise Forbidden("this api key may only read; ask for one that may write")
+        if not headers_of(self.scope).keys().isdisjoint(CONDITIONS):
+            check_conditions(self.scope)
 
     def require_admin(self) -> None:
         if not self.access.admin:
@@ -248,6 +250,40 @@ def check_slashes(scope: Scope) -> None:
         namespace_segment = 2 if scope["path"].startswith("/memory/") else 3
         if b"%2f" in b"/".join(raw.split(b"/")[: namespace_segment + 1]).lower():
             raise InvalidInput("a namespace has no '/', not even as %2F")
+
+
+CONDITIONS = (b"if-match", b"if-none-match", b"if-unmodified-since")
+"""Headers that make a write depend on what is stored: one that a route ignored would let it overwrite a newer value."""
+
+
+def check_conditions(scope: Scope) -> None:
+    """Refuse a write with a condition that its route does not take; the clients of other APIs may send any."""
+    route, headers = scope["route"], headers_of(scope)
+    if route.tags:  # another API
+        return
+    taken = _parameters(route.dependant, "header_params")
+    for name in CONDITIONS:
+        if name in headers and name.decode() not in taken:
+            raise InvalidInput(
+                f"this write does not take the header {name.decode().title()}, and was not carried out; PUT and DELETE"
+                " of items/KEY take If-Match and If-None-Match with a version, PATCH of items takes if_versions in its"
+                " body, and the commands of a transaction take if_version"
+            )
+
+
+def _name_fault(scope: Scope) -> InvalidInput | None:
+    """What is wrong with the names in a path that no route has: a namespace with a slash, or an empty name."""
+    path = scope["path"]
+    if not path.startswith("/v1/namespaces/"):
+        return None
+    try:
+        check_slashes(scope)
+        check_key(path.split("/", 4)[3], "namespace")
+    except InvalidInput as error:
+        return error
+    if path.endswith("/") and scope["app"].allowed_methods({**scope, "path": f"{path}k"}):
+        return InvalidInput("a key has at least one character")
+    return None
 
 
 PATH_HEADER = b"scrubjay-path"
@@ -331,16 +367,26 @@ WritableNamespace = Annotated[str, Depends(writable_namespace)]
 
 
 async def known_query(request: Request) -> None:
-    """Refuse a parameter that the route does not have: DELETE with `?prefx=` would erase a whole namespace."""
+    """Refuse a parameter that the route does not have, or that it would read only once: DELETE with `?prefx=` would
+    erase a whole namespace.
+    """
     if request.scope["query_string"]:
-        known = _query_names(request.scope["route"].dependant)
-        for name in sorted(request.query_params.keys() - known):
+        known = _parameters(request.scope["route"].dependant, "query_params")
+        times = Counter(name for name, _ in request.query_params.multi_items())
+        for name in sorted(times.keys() - known.keys()):
             takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
             raise InvalidInput(f"the query has an unknown parameter {repr_short(name)}; {takes}")
+        for name, number in times.items():
+            if number > 1 and get_origin(known[name].field_info.annotation) is not list:
+                raise InvalidInput(f"the query has {name} {number} times; give it once")
 
 
-def _query_names(dependant: Dependant) -> set[str]:
-    return {field.alias for field in dependant.query_params}.union(*map(_query_names, dependant.dependencies))
+def _parameters(dependant: Dependant, kind: str) -> dict[str, Any]:
+    """The parameters of a route by name, those of its dependencies included; the kind is a field of Dependant."""
+    found = {field.alias: field for field in getattr(dependant, kind)}
+    for inner in dependant.dependencies:
+        found |= _parameters(inner, kind)
+    return found
 
 
 AUTHENTICATED = [Depends(admit)]
@@ -436,14 +482,26 @@ def count_text(name: str, *, least: int = 0, most: int = MAX_COUNT) -> BeforeVal
     return parsed_by(lambda text: parse_count(name, text, least=least, most=most))
 
 
+CURSOR_PATTERN = r"^([0-9]{1,18} [\s\S]{1,512})?$"
+"""Of a cursor of conversations."""
+ConversationCursor = Annotated[
+    str,
+    Query(pattern=CURSOR_PATTERN, description="the cursor of the page before"),
+    parsed_by(lambda text: text and str(conversations.Cursor.parse(text))),
+]
 PageLimit = Annotated[int, Query(ge=1, le=MAX_PAGE), count_text("limit in the query", least=1, most=MAX_PAGE)]
 
 
 def parse_count(name: str, text: str, *, least: int = 0, most: int = MAX_COUNT) -> int:
-    digits = text.removeprefix("-") if least < 0 else text
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 16:
+    if not re.fullmatch("-?[0-9]+", text):
         raise InvalidInput(f"{name} is a whole number, not {repr_short(text)}")
-    return check_count(name, int(text), least=least, most=most)
+    digits = text.lstrip("-0") or "0"
+    number = int(digits[:17])  # MAX_COUNT has 16 digits, and Python does not read thousands
+    if text.startswith("-"):
+        number = -number
+    if not least <= number <= most:
+        raise InvalidInput(f"{name} is between {least} and {most}, not {repr_short(text)}")
+    return number
 
 
 def parse_boolean(name: str) -> Callable[[str], bool]:
@@ -459,12 +517,7 @@ def parse_boolean(name: str) -> Callable[[str], bool]:
 
 def index_text(name: str) -> BeforeValidator:
     """A validator for a position in a list in the query; a negative one counts from the end."""
-
-    def parse(text: str) -> int:
-        number = parse_count(f"{name} in the query", text.removeprefix("-"))
-        return -number if text.startswith("-") else number
-
-    return parsed_by(parse)
+    return count_text(f"{name} in the query", least=-MAX_COUNT)
 
 
 def seconds_text(name: str, most: float) -> BeforeValidator:
@@ -590,9 +643,25 @@ def invalid_parameter(error: RequestValidationError) -> InvalidInput:
     return _explained(error.errors()[0])
 
 
+_RULES = {
+    "bool_type": "is true or false",
+    "dict_type": "is an object",
+    "list_type": "is a list",
+    "literal_error": "is {expected}",
+    "model_type": "is an object",
+    "string_too_long": "has at most {max_length} characters",
+    "string_too_short": "has at least {min_length} characters",
+    "string_type": "is text",
+    "too_long": "has at most {max_length} entries",
+    "too_short": "has at least {min_length} entries",
+}
+"""What a field has to be, by the type of Pydantic's error; its own words are about Python, or say "should"."""
+
+
 def _explained(error: Any, known: Any = None) -> InvalidInput:
-    """One of Pydantic's errors as ours: as raised by scrubjay.validation, or in Pydantic's words."""
-    cause = error.get("ctx", {}).get("error")
+    """One of Pydantic's errors as ours: as raised by scrubjay.validation, or in the words of JSON."""
+    context = error.get("ctx", {})
+    cause = context.get("error")
     if isinstance(cause, InvalidInput):
         return cause
     name = error["loc"][-1] if error["loc"] else "body"
@@ -601,7 +670,22 @@ def _explained(error: Any, known: Any = None) -> InvalidInput:
     if error["type"] == "extra_forbidden":
         takes = f"; it takes {', '.join(known)}" if known else ""
         return InvalidInput(f"the body has an unknown field {repr_short(name)}{takes}")
+    if rule := _RULES.get(error["type"]):
+        where = " in the query" if error["loc"][:1] == ("query",) else ""
+        return InvalidInput(f"{name}{where} {rule.format_map(context)}, not {repr_short(error['input'])}")
     return InvalidInput(f"{repr_short(name)}: {error['msg']}, not {repr_short(error['input'])}")
+
+
+_PYTHON_WORDS = {"None": "null", "True": "true", "False": "false"}
+_QUOTED_OR_WORD = re.compile(r"'(?:[^'\\]|\\.)*'|\b(?:None|True|False)\b")
+
+
+def _in_json_words(detail: str) -> str:
+    """A message that ends with what was given, as JSON writes it: null, not None."""
+    rule, separator, given = detail.rpartition(", not ")
+    if not separator or not (given in _PYTHON_WORDS or given.startswith(("[", "{"))):
+        return detail
+    return rule + separator + _QUOTED_OR_WORD.sub(lambda found: _PYTHON_WORDS.get(found[0], found[0]), given)
 
 
 def missing_item(scope: Scope) -> NotFound:
@@ -631,7 +715,15 @@ def error_response(
         headers.append((b"retry-after", RETRY_SECONDS))
     elif isinstance(error, Unauthenticated):
         headers.append((b"www-authenticate", b"Bearer" if by_script else _BASIC))
-    return failure(error.status, error.code, error.detail, headers)
+    detail = _in_json_words(error.detail) if isinstance(error, InvalidInput) else error.detail
+    return failure(error.status, error.code, detail, headers)
+
+
+def no_such_path(scope: Scope) -> JsonResponse:
+    if fault := _name_fault(scope):
+        return error_response(fault)
+    # Not the code of a missing key: a client with a wrong URL must not take it for that.
+    return failure(404, "no_such_path", "there is no such path; /docs lists them")
 
 
 def failure(status: int, code: str, detail: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> JsonResponse:

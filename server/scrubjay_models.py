@@ -127,6 +127,7 @@ Days = Annotated[float | None, Field(gt=0, le=MAX_SECONDS / DAY_SECONDS)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAMESPACE_CHARS, pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Recalled = Annotated[int, Field(ge=1, le=MAX_RECALL)]
+Score = Annotated[float, Field(ge=0, le=1)]
 Metadata = dict[str, JsonValue] | None
 ValueText = Annotated[Any, PlainValidator(_value_text), WithJsonSchema({})]
 """A JSON value, validated into its JSON text; None stays None."""
@@ -195,7 +196,7 @@ class MergeItemBody(StrictBody):
 
 
 class TouchItemBody(StrictBody):
-    ttl: Seconds = None
+    ttl: Seconds = Field(description="null removes the expiry")
 
 
 _ONCE = Field(None, description="an id of the sender's own: sent again with it, this does not happen twice")
@@ -356,7 +357,7 @@ class RecallBody(StrictBody):
     type: SkipValidation[Label | None] = None
     tags: SkipValidation[Tags | None] = Field(None, description="a note has to have all of them")
     session: SkipValidation[Label | None] = None
-    threshold: SkipValidation[float | None] = Field(None, description="the least score, from 0 to 1")
+    threshold: SkipValidation[Score | None] = Field(None, description="the least score, from 0 to 1")
     ranking: SkipValidation[Literal["relevance", "confidence"] | None] = None
     explain: SkipValidation[bool] = Field(False, description="give each note an explanation of its score")
     at: SkipValidation[datetime | None] = Field(None, description="only notes written by then; with a time zone")
@@ -386,8 +387,8 @@ class FindBody(StrictBody):
     )
     limit: Annotated[
         int,
-        PlainValidator(lambda value: check_count("limit", value, most=MAX_RECALL)),
-        WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_RECALL}),
+        PlainValidator(lambda value: check_count("limit", value, least=1, most=MAX_RECALL)),
+        WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_RECALL}),
     ] = 10
     offset: Annotated[
         int,
@@ -406,7 +407,7 @@ class SearchBody(StrictBody):
 
 class InjectContextBody(RecallBody):
     limit: SkipValidation[Recalled] = 8
-    threshold: SkipValidation[float | None] = Field(
+    threshold: SkipValidation[Score | None] = Field(
         None, description=f"the least score, from 0 to 1; {CONTEXT_THRESHOLD} if it is not given"
     )
     default_threshold: ClassVar[float] = CONTEXT_THRESHOLD
@@ -607,7 +608,7 @@ class ConversationResult(BaseModel):
 
 class ConversationsResult(BaseModel):
     conversations: list[ConversationResult]
-    cursor: str = Field(description="send it as `after` to get the next page; empty when there is none")
+    cursor: str | None = Field(description="send it as `after` to get the next page; null on the last")
 
 
 class ToolCallResult(BaseModel):

@@ -51,6 +51,7 @@ from scrubjay.validation import (
     MAX_NOTES_PAGE,
     MAX_TAGS,
     check_key,
+    check_one_end,
     check_tags,
 )
 from scrubjay.version import __version__
@@ -67,6 +68,7 @@ from scrubjay_http import (
     Admitted,
     AfterQuery,
     Caller,
+    ConversationCursor,
     If,
     JsonBody,
     JsonResponse,
@@ -90,6 +92,7 @@ from scrubjay_http import (
     label_text,
     missing_item,
     no_content,
+    no_such_path,
     parse_boolean,
     parse_count,
     parsed_by,
@@ -463,8 +466,6 @@ async def clear(caller: Admitted, namespace: WritableNamespace, once: Once, pref
 
 # ---------------------------------------------------------------- /v1: conversations
 
-CURSOR_PATTERN = r"^([0-9]{1,18} [\s\S]{1,512})?$"
-"""Of a cursor of conversations."""
 MessagesLimit = Annotated[
     int, Query(ge=1, le=MAX_MESSAGES_PAGE), count_text("limit in the query", least=1, most=MAX_MESSAGES_PAGE)
 ]
@@ -477,7 +478,7 @@ async def list_conversations(
     caller: Admitted,
     namespace: ReadableNamespace,
     session: Annotated[Label | None, Query(), label_text("session")] = None,
-    after: Annotated[str, Query(pattern=CURSOR_PATTERN, description="the cursor of the page before")] = "",
+    after: ConversationCursor = "",
     limit: MessagesLimit = 100,
 ) -> Response:
     """The lists of messages in a namespace, those with the latest messages first."""
@@ -501,6 +502,7 @@ async def read_conversation(
     search: Annotated[Label | None, Query(), label_text("search")] = None,
 ) -> Response:
     """The last messages of a list, or those before or after a position, in one form for every framework."""
+    check_one_end(before, after)
     found = await caller.run(conversations.read_conversation(namespace, key, limit, before, after, search))
     return JsonResponse({"messages": [message.to_json() for message in found]})
 
@@ -792,11 +794,11 @@ def _refuse(scope: Scope, error: ScrubjayError) -> Response:
 async def _answer_http_error(request: Request, error: Any) -> Response:
     """Starlette's errors: no such path, no such method."""
     if error.status_code == 404:
-        # Not the code of a missing key: a client with a wrong URL must not take it for that.
-        return failure(404, "no_such_path", "there is no such path; /docs lists them")
+        return no_such_path(request.scope)
     if error.status_code == 405:
-        allow = request.app.allowed_methods(request.scope).encode()
-        return failure(405, "method_not_allowed", str(error.detail), [(b"allow", allow)])
+        allow = request.app.allowed_methods(request.scope)
+        detail = f"this path does not take {request.method}; it takes {allow}"
+        return failure(405, "method_not_allowed", detail, [(b"allow", allow.encode())])
     return failure(error.status_code, "http_error", str(error.detail))
 
 

@@ -155,7 +155,7 @@ _CALLS: dict[str, Callable[..., Command]] = {
         namespace, values, if_versions=if_versions, ttl=ttl
     ),
     "merge": lambda namespace, key, fields: merge_call(namespace, key, fields),
-    "touch": lambda namespace, key, ttl=None: touch_call(namespace, key, ttl),
+    "touch": lambda namespace, key, ttl: touch_call(namespace, key, ttl),
     "incr": incr_call,
     "clear": clear_call,
     "append": _append_list_call,
@@ -196,7 +196,10 @@ def _command_of(namespace: str, write: Any, where: str) -> Command:
     for name, is_required in fields.items():
         if is_required and name not in write:
             raise InvalidInput(f'{where} lacks the field "{name}"')
-    return _CALLS[verb](namespace, **{name: write[name] for name in fields if name in write})
+    try:
+        return _CALLS[verb](namespace, **{name: write[name] for name in fields if name in write})
+    except InvalidInput as error:
+        raise error.within(where) from None
 
 
 def transaction_call(namespace: str, parts: Sequence[Command], once: str | None = None) -> Command:

@@ -34,6 +34,8 @@ class Argument(NamedTuple):
     """path, query, body, object (it is the whole body) or if_match (a header)."""
     dump: Callable[[Any], str] = _dumps
     load: Callable[[Any], Any] = lambda value: value
+    sends_null: bool = False
+    """Whether None is written to a body; the server takes an argument that is left out for its default."""
 
 
 class Request(NamedTuple):
@@ -162,7 +164,7 @@ class Command(NamedTuple):
                 whole = argument.dump(value)
             elif argument.where == "if_match":
                 headers = _if_match(value)
-            elif value is not None:
+            elif value is not None or argument.sends_null:
                 body.append(f"{_dumps(argument.name)}:{argument.dump(value)}")
         if self.once is not None:
             body.append(f'"once":{_dumps(self.once)}')
@@ -233,7 +235,7 @@ def _dump_command(command: Command) -> str:
     for argument, value in zip(command.verb.arguments, command.arguments, strict=True):
         if argument is _NOTE:
             fields.append(argument.dump(value)[1:-1])
-        elif value is not None:
+        elif value is not None or argument.sends_null:
             fields.append(f"{_dumps(argument.name)}:{argument.dump(value)}")
     return f"{{{','.join(fields)}}}"
 
@@ -283,10 +285,10 @@ def _each(name: str, read: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
     return lambda data: [read(part) for part in listed(data)]
 
 
-def _page(read: Callable[[Any], Any]) -> Callable[[Any], tuple[list[Any], str | None]]:
-    """Reads a page of items, and the key to continue after."""
-    items, cursor = _each("items", read), field("cursor", str, type(None))
-    return lambda data: (items(data), cursor(data))
+def _page(name: str, read: Callable[[Any], Any]) -> Callable[[Any], tuple[list[Any], str | None]]:
+    """Reads a page of records, and the cursor to continue after; None at the end."""
+    records, cursor = _each(name, read), field("cursor", str, type(None))
+    return lambda data: (records(data), cursor(data))
 
 
 def _no_content(data: Any) -> bool:
@@ -335,12 +337,12 @@ KEYS = Verb(
 ITEMS = Verb(
     "items", "items.list_items", "GET", "/values", _PREFIX, _AFTER, _LIMIT, _REVERSE,
     from_store=lambda page: ([(item.key, decode(item.text)) for item in page[0]], page[1]),
-    from_json=_page(lambda item: (item["key"], item["value"])),
+    from_json=_page("items", lambda item: (item["key"], item["value"])),
 )  # fmt: skip
 """Keys with values, and the key to continue after; None at the end."""
 SCAN = Verb(
     "scan", "items.list_items", "GET", "/values", _PREFIX, _AFTER, _LIMIT, _REVERSE,
-    from_store=lambda page: ([item.to_item() for item in page[0]], page[1]), from_json=_page(Item.from_json),
+    from_store=lambda page: ([item.to_item() for item in page[0]], page[1]), from_json=_page("items", Item.from_json),
 )  # fmt: skip
 """The same as Items."""
 FIND = Verb(
@@ -366,7 +368,7 @@ MERGE = Verb(
     from_store=_first, from_json=field("version", int), writes=True, queueable=True, in_transaction=True,
 )  # fmt: skip
 TOUCH = Verb(
-    "touch", "items.touch_item", "PUT", "/expiries/{key}", _KEY, Argument("ttl", "body"),
+    "touch", "items.touch_item", "PUT", "/expiries/{key}", _KEY, Argument("ttl", "body", sends_null=True),
     from_store=_first, from_json=_no_content, missing=False, writes=True, in_transaction=True,
 )  # fmt: skip
 INCR = Verb(
@@ -426,7 +428,7 @@ FORGET = Verb(
 CONVERSATIONS = Verb(
     "conversations", "conversations.list_conversations", "GET", "/conversations",
     Argument("session", "query"), _AFTER, _LIMIT,
-    from_json=lambda data: (_each("conversations", Conversation.from_json)(data), field("cursor", str)(data)),
+    from_json=_page("conversations", Conversation.from_json),
 )  # fmt: skip
 CONVERSATION = Verb(
     "conversation", "conversations.read_conversation", "GET", "/conversations/{key}",

@@ -18,7 +18,7 @@ The server sends an error as {"code", "detail"}, and `from_response` makes the s
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     from scrubjay.models import Usage
@@ -35,6 +35,12 @@ class ScrubjayError(Exception):
         self.detail = detail
         if status is not None:
             self.status = status
+
+    def within(self, part: str) -> Self:
+        """The same error, which begins with the part of the call that it is about."""
+        self.detail = f"{part}: {self.detail}"
+        self.args = (self.detail,)
+        return self
 
 
 class InvalidInput(ScrubjayError, ValueError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -108,6 +109,8 @@ def decode_body(body: bytes | str) -> Any:
     except InvalidInput:
         raise
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        if body[:3] == BOM_UTF8 or body[:1] == "\ufeff":
+            raise InvalidInput("the JSON begins with a byte order mark, EF BB BF; send UTF-8 without one") from None
         raise InvalidInput(f"this is not JSON: {error}") from None
     except ValueError:
         raise InvalidInput("the JSON holds an integer of more than 4,200 digits; send it as a string") from None
@@ -177,7 +180,7 @@ def _find_problem(value: Any, depth: int) -> _Problem | None:
     """The first part that JSON cannot represent, with its path; `_fits` is the fast form of the same rules."""
     kind = type(value)
     if isinstance(value, float) and not math.isfinite(value):
-        return _Problem("", f" is {value}, which JSON cannot represent; use None or a string", [])
+        return _Problem("", f" is {value}, which JSON cannot represent; store a string instead", [])
     if kind is int and not -MAX_INT < value < MAX_INT:
         return _Problem("", " is an integer of more than 4,200 digits; store it as a string", [])
     if kind not in (dict, list, tuple):
@@ -189,7 +192,8 @@ def _find_problem(value: Any, depth: int) -> _Problem | None:
         return _Problem("", f" nests deeper than {MAX_DEPTH} levels, or contains itself", [])
     for name, part in value.items() if kind is dict else enumerate(value):
         if kind is dict and type(name) is not str:
-            return _Problem("", f" has the key {repr_short(name)}, a {type(name).__name__}; JSON keys are strings", [])
+            named = f"{repr_short(name)} of the type {type(name).__name__}"
+            return _Problem("", f" has the key {named}; JSON keys are strings", [])
         problem = _find_problem(part, depth - 1)
         if problem:
             problem.names.append(name)

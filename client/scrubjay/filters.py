@@ -37,6 +37,11 @@ def check_filter(where: Any, path: str = "where") -> Any:
     if not isinstance(where, Mapping):
         raise InvalidInput(f"{path} is an object of fields and conditions, not {repr_short(where)}")
     for name, expected in where.items():
+        if name.startswith("$"):
+            raise InvalidInput(
+                f"{path} has {repr_short(name)} in the place of a field; write an operator beside the field that it is"
+                f' about: {{"age": {{{repr_short(name)}: …}}}}'
+            )
         if isinstance(expected, Mapping):
             if has_operators(expected):
                 _check_operators(expected)

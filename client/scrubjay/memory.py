@@ -26,7 +26,7 @@ from scrubjay.calls import (
     update_call,
 )
 from scrubjay.commands import MISSING, Command, Verb
-from scrubjay.errors import Conflict, InvalidInput, NotFound, Unavailable
+from scrubjay.errors import Conflict, InvalidInput, NotFound, Unavailable, repr_short
 from scrubjay.exact_json import check_read
 from scrubjay.executor import Executor
 from scrubjay.filters import encode_filter
@@ -46,6 +46,7 @@ from scrubjay.validation import (
     check_key,
     check_label,
     check_namespace,
+    check_one_end,
     check_prefix,
     check_query,
     check_seconds,
@@ -267,7 +268,7 @@ class Memory:
         """
         check_prefix(prefix)
         conditions = encode_filter({} if where is None else where)
-        limit, offset = check_count("limit", limit, most=MAX_RECALL), check_count("offset", offset)
+        limit, offset = check_count("limit", limit, least=1, most=MAX_RECALL), check_count("offset", offset)
         command = commands.FIND(self.namespace, prefix, conditions, limit, offset)
         found: list[Item] = self._executor.run(command)
         return found
@@ -291,6 +292,8 @@ class Memory:
         """
         if isinstance(keys, str):
             raise InvalidInput("get_many takes several keys; for one, call get")
+        if not isinstance(keys, Iterable):
+            raise InvalidInput(f"get_many takes a list of keys, not {repr_short(keys)}")
         wanted = [check_key(key) for key in keys]
         check_read(wanted)
         if not wanted:
@@ -624,8 +627,7 @@ class Memory:
             before = check_count("before", before)
         if after is not None:
             after = check_count("after", after, least=-1)
-        if before is not None and after is not None:
-            raise InvalidInput("give before= or after=, not both")
+        check_one_end(before, after)
         if search is not None:
             check_key(search, "search")
         if key is None:
@@ -823,7 +825,7 @@ class Memory:
         check_prefix(prefix)
         if after is not None:
             check_key(after, "key in after")
-        left = MAX_COUNT if limit is None else check_count("limit", limit)
+        left = MAX_COUNT if limit is None else check_count("limit", limit, least=1)
         return self._read_pages(verb, prefix, after or "", left, check_switch("reverse", reverse))
 
     def _read_pages(self, verb: Verb, prefix: str, after: str, left: int, reverse: bool) -> Iterator[Sequence[Any]]:

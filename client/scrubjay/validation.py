@@ -38,7 +38,7 @@ _NAMESPACE = re.compile(rf"[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{{1,{MAX_NAMESPACE
 
 def check_namespace(namespace: Any) -> str:
     if not isinstance(namespace, str):
-        raise InvalidInput(f"a namespace is text, not {type(namespace).__name__}")
+        raise InvalidInput(f"a namespace is text, not {repr_short(namespace)}")
     if not _NAMESPACE.fullmatch(namespace):
         raise InvalidInput(
             f"the namespace {repr_short(namespace)} is not allowed: use 1 to {MAX_NAMESPACE_CHARS} characters,"
@@ -50,7 +50,7 @@ def check_namespace(namespace: Any) -> str:
 def check_key(key: Any, what: str = "key") -> str:
     """Return a key, or another name that follows the same rules; raise InvalidInput otherwise."""
     if not isinstance(key, str):
-        raise InvalidInput(f"a {what} is text, not {type(key).__name__}")
+        raise InvalidInput(f"a {what} is text, not {repr_short(key)}")
     try:
         size = len(key) if key.isascii() else len(key.encode())
     except UnicodeEncodeError:
@@ -77,14 +77,17 @@ def check_header(name: str, text: Any) -> str:
 def check_name(what: str, text: Any) -> str:
     """Return the name of an api key, or a namespace pattern."""
     if not isinstance(text, str) or not _NAMESPACE.fullmatch(text):
-        raise InvalidInput(f"{what} is 1 to {MAX_NAMESPACE_CHARS} characters without '/', not {repr_short(text)}")
+        raise InvalidInput(
+            f"{what} is 1 to {MAX_NAMESPACE_CHARS} characters without '/' and control characters, such as a line break,"
+            f" not {repr_short(text)}"
+        )
     return text
 
 
 def check_content(content: Any) -> str:
     """Return the text of a note."""
     if not isinstance(content, str):
-        raise InvalidInput(f"a note is text, not {type(content).__name__}")
+        raise InvalidInput(f"a note is text, not {repr_short(content)}")
     try:
         size = len(content.encode())
     except UnicodeEncodeError:
@@ -149,6 +152,11 @@ def check_count(name: str, value: Any, *, least: int = 0, most: int = MAX_COUNT)
     if not least <= value <= most:
         raise InvalidInput(f"{name} is between {least} and {most}, not {repr_short(value)}")
     return value
+
+
+def check_one_end(before: int | None, after: int | None) -> None:
+    if before is not None and after is not None:
+        raise InvalidInput("give before or after, not both")
 
 
 def check_switch(name: str, value: Any) -> bool:
@@ -261,7 +269,7 @@ class RecallQuery(NamedTuple):
         at: Any = None,
     ) -> RecallQuery:
         check_query(query)
-        if threshold is not None and not _is_number(threshold):
+        if threshold is not None and not (_is_number(threshold) and 0 <= threshold <= 1):
             raise InvalidInput(f"threshold is a number from 0 to 1, not {repr_short(threshold)}")
         if ranking not in (None, *RANKINGS):
             raise InvalidInput(f"ranking is {' or '.join(map(repr, RANKINGS))}, not {repr_short(ranking)}")

@@ -460,6 +460,12 @@ def test_the_store_finds_words_without_a_model(home):
     assert [item.key for item in asyncio.run(store.asearch(("facts",), query="walnut"))] == ["2"]
 
 
+def test_a_search_for_no_items_finds_none(home):
+    store = ScrubjayStore()
+    store.put(("facts",), "1", {"text": "She likes walnuts"})
+    assert store.search(("facts",), limit=0) == []
+
+
 def test_a_search_for_words_below_too_many_bytes_is_refused(home, monkeypatch):
     store = ScrubjayStore()
     store.put(("facts", "sarah"), "1", {"text": "She decided to use PostgreSQL"})

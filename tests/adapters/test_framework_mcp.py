@@ -103,6 +103,28 @@ def test_an_argument_that_a_tool_does_not_have_is_refused_and_named(path):
     asyncio.run(use())
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments", "told"),
+    [
+        ("recall", {"query": "x", "limit": 500}, "limit should be less than or equal to 100, not 500"),
+        ("recall", {}, "recall needs the argument query"),
+        ("recall", {"query": 5}, "query should be a valid string, not 5"),
+        ("remember", {"content": "x", "tags": [1]}, "tags[0] should be a valid string, not 1"),
+        ("get", {"key": "k", "kee": 1}, "get has no argument 'kee'; it takes key, namespace"),
+        ("set", {"kee": 1}, "set needs the argument key; set needs the argument value; set has no argument 'kee'; it"),
+    ],
+)
+def test_the_model_reads_in_one_sentence_what_is_wrong_with_its_arguments(path, tool, arguments, told):
+    async def use() -> str:
+        async with Client(make_server(["me"], path=path)) as client:
+            return await call(client, tool, **arguments)
+
+    answer = asyncio.run(use())
+    assert answer.startswith(f"error: {told}")
+    assert "pydantic" not in answer
+    assert "\n" not in answer
+
+
 def test_a_value_expires(path):
     async def use() -> None:
         async with Client(make_server(["me"], path=path)) as client:

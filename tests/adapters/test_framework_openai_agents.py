@@ -38,6 +38,14 @@ def test_a_history_is_read_from_its_end_and_by_another_session(home):
     asyncio.run(use())
 
 
+@pytest.mark.parametrize("items", ["hi", b"hi", {"role": "user", "content": "hi"}, 5])
+def test_what_is_no_list_of_items_is_refused(home, items):
+    session = ScrubjaySession("sarah")
+    with pytest.raises(InvalidInput, match=r"^add_items takes a list of items, not "):
+        asyncio.run(session.add_items(items))
+    assert asyncio.run(session.get_items()) == []
+
+
 def test_a_popped_item_goes_to_one_caller(home):
     async def use() -> None:
         session = ScrubjaySession("sarah")

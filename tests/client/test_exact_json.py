@@ -108,3 +108,13 @@ def test_a_long_place_is_cut():
     with pytest.raises(InvalidInput) as caught:
         encode(decode_body(wrapped("1e999", MAX_DEPTH - 1, "x" * 2000)))
     assert len(str(caught.value)) < 2 * MAX_PATH_CHARS
+
+
+def test_a_key_that_is_not_text_is_named_with_its_type():
+    with pytest.raises(InvalidInput, match=r"^value\['a'\] has the key 1 of the type int; JSON keys are strings$"):
+        encode({"a": {1: 2}})
+
+
+def test_a_number_that_is_not_in_json_is_stored_as_a_string():
+    with pytest.raises(InvalidInput, match=r"^value is inf, which JSON cannot represent; store a string instead$"):
+        encode(float("inf"))

@@ -72,7 +72,6 @@ def test_what_changed_last_comes_first_page_by_page(memory):
     even = memory.find(where={"even": True}, limit=1000)
     assert even == [item for item in every if item.value["even"]]
     assert memory.find(where={"even": True}, limit=4, offset=3) == even[3:7]
-    assert memory.find(limit=0) == []
     assert even[0] == memory.item(even[0].key)
 
 
@@ -99,6 +98,9 @@ def test_encrypted_values_are_found(tmp_path):
     [
         {"where": ["name"]},
         {"where": {"age": {"$near": 3}}},
+        {"where": {"$gt": 3}},
+        {"where": {"$or": [{"age": 3}]}},
+        {"where": {"name": "Ben", "address": {"age": {"$gt": 3}, "$lt": 5}}},
         {"where": {"age": {"$gt": 3, "unit": "years"}}},
         {"where": {"age": float("nan")}},
         {"where": {"age": {1: 2}}},
@@ -108,6 +110,7 @@ def test_encrypted_values_are_found(tmp_path):
         {"where": {".".join("a" * (MAX_NAMES + 1)): None}},
         {"where": {"a" * (MAX_NAME_CHARS + 1): None}},
         {"limit": -1},
+        {"limit": 0},
         {"limit": MAX_RECALL + 1},
         {"offset": -1},
         {"prefix": 3},
@@ -122,6 +125,11 @@ def test_a_filter_may_have_many_names(people):
     path = ".".join("a" * (MAX_NAMES - 1))
     assert people.find(where={path: None, "name": "Ben"})[0].key == "users/b"
     assert people.find(where={"a" * (MAX_NAME_CHARS - 4): None, "name": "Ben"})[0].key == "users/b"
+
+
+def test_an_operator_without_a_field_is_told_where_it_belongs(memory):
+    with pytest.raises(InvalidInput, match=r"^where has '\$gt' in the place of a field; write"):
+        memory.find(where={"$gt": 3})
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

@@ -135,10 +135,10 @@ def test_context_keeps_to_its_budget(memory, max_tokens):
     [
         (lambda m: m.remember(""), "at least one character"),
         (lambda m: m.remember("  \n"), "at least one character"),
-        (lambda m: m.remember(42), "text, not int"),
+        (lambda m: m.remember(42), "text, not 42"),
         (lambda m: m.remember("\ud800"), "surrogate"),
         (lambda m: m.remember("x", tags="db"), "list of texts"),
-        (lambda m: m.remember("x", tags=[1]), "a tag is text, not int"),
+        (lambda m: m.remember("x", tags=[1]), "a tag is text, not 1"),
         (lambda m: m.remember("x", tags=["\ud800"]), "the tag .* surrogate"),
         (lambda m: m.remember("x", type=1), "a type is text"),
         (lambda m: m.remember("x", session=""), "a session has at least one character"),
@@ -154,7 +154,7 @@ def test_context_keeps_to_its_budget(memory, max_tokens):
         (lambda m: m.recall("x", ranking="magic"), "confidence"),
         (lambda m: m.inject_context("x", max_tokens=-1), "max_tokens"),
         (lambda m: m.inject_context("x", ranking="magic"), "confidence"),
-        (lambda m: m.forget(7), "a note id is text, not int"),
+        (lambda m: m.forget(7), "a note id is text, not 7"),
     ],
 )
 def test_invalid_arguments_are_rejected_by_name(memory, call, named):

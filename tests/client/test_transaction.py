@@ -426,6 +426,7 @@ def test_a_command_of_a_transaction_is_read_as_it_was_written():
         writes.update({"x": None, "y": [1.0]})
         writes.append("l", 1, None)
         writes.delete("d")
+        writes.touch("k", None)
         writes.remember("text", tags=["t"], metadata={"n": 1}, ttl=9)
     (command,) = sent
     read = Command.from_json("transaction", "ns", command.to_json())
@@ -476,7 +477,8 @@ def test_a_server_names_what_is_wrong_with_a_transaction(stores):
             ({"commands": [{"verb": "set", "key": "k", "value": 1, "x": 1}]}, "commands[0] has an unknown field 'x'"),
             ({"commands": [{"verb": "remember", "content": "c", "x": 1}]}, "commands[0] has an unknown field 'x'"),
             ({"commands": [{"verb": "append", "key": "k", "items": 1}]}, "items is a list"),
-            ({"commands": [{"verb": "delete", "key": ""}]}, "a key"),
+            ({"commands": [{"verb": "delete", "key": ""}]}, "commands[0]: a key"),
+            ({"commands": [{"verb": "incr", "key": "k"}, {"verb": "incr", "key": 5}]}, "commands[1]: a key is text"),
         ):
             request = urllib.request.Request(
                 f"{memory.location}/v1/namespaces/wrong/transaction",
@@ -487,6 +489,22 @@ def test_a_server_names_what_is_wrong_with_a_transaction(stores):
                 urllib.request.urlopen(request)
             assert raised.value.code == 400
             assert reason in json.loads(raised.value.read())["detail"]
+
+
+def test_a_transaction_that_fails_names_the_command_and_keeps_the_kind_of_the_error(stores):
+    for open_memory in stores.values():
+        with open_memory("named") as memory:
+            memory.set("text", "x")
+            for error, status, number, fail in (
+                (Conflict, 409, 1, lambda t: t.append("text", 1)),
+                (Conflict, 412, 1, lambda t: t.set("text", 1, if_version=99)),
+                (InvalidInput, 400, 2, lambda t: (t.set("n", 1e308), t.incr("n", 1e308))),
+            ):
+                with pytest.raises(error, match=rf"^commands\[{number}\]: ") as raised, memory.transaction() as t:
+                    t.set("k", 1)
+                    fail(t)
+                assert (type(raised.value), raised.value.status) == (error, status)
+            assert dict(memory.items()) == {"text": "x"}
 
 
 def test_a_write_outside_of_the_block_is_refused(stores):

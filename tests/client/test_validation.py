@@ -60,6 +60,11 @@ def test_what_is_at_its_limit_is_accepted_and_one_more_is_not(what):
         check(most + 1)
 
 
+def test_the_error_about_a_name_with_a_line_break_mentions_control_characters():
+    with pytest.raises(InvalidInput, match="control characters, such as a line break, not 'a"):
+        check_name("the name of an api key", "a\n")
+
+
 def test_tags_are_counted_once_each_and_keep_their_order():
     assert check_tags(["b", "a", "b"]) == ("b", "a")
     assert len(check_tags([str(i % MAX_TAGS) for i in range(3 * MAX_TAGS)])) == MAX_TAGS
@@ -92,6 +97,14 @@ def test_a_query_without_options_is_ranked_by_relevance_and_filters_nothing():
     query = RecallQuery.check("x")
     assert query == ("x", 5, None, (), None, 0.0, "relevance", False, None)
     assert query.is_open
+
+
+@pytest.mark.parametrize("threshold", [2, -0.1, 1.0001, float("nan"), float("inf"), True, "0.5"])
+def test_a_threshold_is_from_0_to_1(threshold):
+    with pytest.raises(InvalidInput, match=r"^threshold is a number from 0 to 1, not "):
+        RecallQuery.check("x", threshold=threshold)
+    for least in (0, 1):
+        assert RecallQuery.check("x", threshold=least).threshold == least
 
 
 @given(

@@ -38,7 +38,6 @@ def test_items_are_keys_with_values_in_order(filled):
     assert list(filled.items("t/", after="t/09")) == [("t/10", 10), ("t/11", 11)]
     assert list(filled.items("t/", after="t/02", reverse=True)) == [("t/01", 1), ("t/00", 0)]
     assert list(filled.items("nope")) == []
-    assert list(filled.items(limit=0)) == []
     assert list(filled.values("t/", after="t/09")) == [10, 11]
 
 
@@ -164,7 +163,11 @@ def test_an_error_names_the_argument_that_is_wrong(memory):
     memory.set("a", 1)
     for call, reason in (
         (lambda: memory.update({"a": 2}, if_versions={"a": None}), r"^if_versions\['a'\] is a whole number, not None"),
-        (lambda: memory.items(after=1), "^a key in after is text, not int"),
+        (lambda: memory.items(limit=0), "^limit is between 1 and"),
+        (lambda: memory.scan(limit=0), "^limit is between 1 and"),
+        (lambda: memory.get_many(5), "^get_many takes a list of keys, not 5$"),
+        (lambda: memory.get_many(None), "^get_many takes a list of keys, not None$"),
+        (lambda: memory.items(after=1), "^a key in after is text, not 1"),
         (lambda: memory.get_many(f"{i:0512}" for i in range(2049)), "one call reads at most 1048576, so split it"),
     ):
         with pytest.raises(InvalidInput, match=reason):
@@ -387,7 +390,7 @@ def test_the_command_writes_several_things_together(place, tmp_path, request):
         {"verb": "delete", "key": "a"},
         {"verb": "update", "values": {"u": 1}, "if_versions": {"u": 0}},
         {"verb": "merge", "key": "d", "fields": {"x": None, "y": 2}},
-        {"verb": "touch", "key": "b"},
+        {"verb": "touch", "key": "b", "ttl": None},
         {"verb": "incr", "key": "n", "by": 2},
         {"verb": "append", "key": "b", "items": [3, 4]},
         {"verb": "pop", "key": "b", "n": 2, "first": True},
@@ -411,6 +414,7 @@ def test_the_command_writes_several_things_together(place, tmp_path, request):
         ('[{"verb": "usage"}]', "writes[0] is an object with a verb, one of set, delete"),
         ("[1]", "not 1"),
         ('[{"verb": "delete"}]', 'writes[0] lacks the field "key"'),
+        ('[{"verb": "touch", "key": "k"}]', 'writes[0] lacks the field "ttl"'),
         (
             '[{"verb": "set", "key": "k", "value": 1, "x": 1}]',
             "writes[0] has an unknown field 'x'; set takes key, value, ttl, if_version",
@@ -426,7 +430,7 @@ def test_the_command_writes_several_things_together(place, tmp_path, request):
         ),
         ('[{"verb": "merge", "key": "k", "mapping": {}}]', "unknown field 'mapping'; merge takes key, fields"),
         ('[{"verb": "forget", "note_id": "n"}]', "unknown field 'note_id'; forget takes key"),
-        ('[{"verb": "clear", "prefix": null}]', "a prefix is text, not NoneType"),
+        ('[{"verb": "clear", "prefix": null}]', "a prefix is text, not None"),
     ],
 )
 def test_the_command_names_what_is_wrong_with_a_transaction(tmp_path, writes, reason):

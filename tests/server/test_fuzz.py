@@ -191,6 +191,59 @@ def test_hostile_values_in_body_fields_are_answered_safely(target):
                 assert_safe(*ask(target, method, filled(path, "fields"), body))
 
 
+FOREIGN_WORDS = re.compile(r"\b(None|True|False|NoneType|dict|str|int|should|validation|parse)\b")
+"""Words of Python and Pydantic, which a client in another language cannot know."""
+WRONG_JSON = [None, True, 0, 0.5, -1, "", "x" * 600, [], [None], [1] * 100, list("abcdefgh" * 10), {}, {"a": True}]
+WRONG_TEXTS = ["", "-1", "1.5", "x", "x" * 600, "null", "true", "9" * 30, "nan", "\x00"]
+
+
+def test_errors_about_fields_of_bodies_are_in_the_words_of_json(target):
+    for method, path, operation in operations(target):
+        reference = operation.get("requestBody", {}).get("content", {}).get("application/json")
+        if reference is None:
+            continue
+        schema = target.document["components"]["schemas"][reference["schema"]["$ref"].rpartition("/")[2]]
+        usual = {name: USUAL.get(name) for name in schema.get("required", ())}
+        for body in (
+            b"",
+            *(json.dumps({**usual, name: value}).encode() for name in schema["properties"] for value in WRONG_JSON),
+        ):
+            assert_in_words_of_json(*ask(target, method, filled(path, "words"), body))
+
+
+def test_errors_about_parameters_are_in_the_words_of_http(target):
+    for method, path, operation in operations(target):
+        if method == "HEAD":
+            continue
+        assert_in_words_of_json(*ask(target, method, filled(path, "words")))
+        for parameter in operation.get("parameters", ()):
+            if parameter["in"] == "query":
+                for text in WRONG_TEXTS:
+                    asked = f"{filled(path, 'words')}?{parameter['name']}={encoded(text)}"
+                    assert_in_words_of_json(*ask(target, method, asked))
+
+
+def assert_in_words_of_json(status: int, body: bytes) -> None:
+    if status == 400:
+        detail = json.loads(body)["detail"]
+        assert not FOREIGN_WORDS.search(detail), detail
+
+
+def test_what_was_given_is_repeated_as_it_is(target):
+    for value, said in (("'None'", "\"'None'\""), (["None", None, True], "['None', null, true]"), (None, "null")):
+        body = json.dumps({"values": value}).encode()
+        status, answer = ask(target, "PATCH", "/v1/namespaces/words/items", body)
+        detail = json.loads(answer)["detail"]
+        assert (status, detail) == (400, f"values is an object of keys and values, not {said}")
+
+
+def test_a_method_that_a_path_does_not_take_is_told_those_that_it_takes(target):
+    status, answer = ask(target, "POST", "/v1/namespaces/words/items/k")
+    assert status == 405
+    detail = "this path does not take POST; it takes DELETE, GET, HEAD, PATCH, PUT"
+    assert json.loads(answer) == {"code": "method_not_allowed", "detail": detail}
+
+
 USUAL = {"value": 1, "values": {"a": 1}, "items": [1], "keys": ["a"], "content": "text", "query": "text", "name": "n"}
 
 

@@ -58,3 +58,10 @@ def test_every_number_in_a_query_has_bounds(guarded):
                 if not all(kind.keys() >= {"minimum", "maximum"} for kind in numbers):
                     unbounded.append((method, path, given["name"]))
     assert unbounded == [("get", "/v1/memory/recall", "threshold")], "which may be any number"
+
+
+def test_the_document_says_that_the_time_to_live_of_an_expiry_is_required(guarded):
+    document = requests.get(f"{guarded.url}/openapi.json", timeout=60).json()
+    route = document["paths"]["/v1/namespaces/{namespace}/expiries/{key}"]["put"]
+    assert route["requestBody"]["required"]
+    assert document["components"]["schemas"]["TouchItemBody"]["required"] == ["ttl"]

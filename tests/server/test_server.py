@@ -102,6 +102,60 @@ def test_if_match_and_if_none_match_are_preconditions_of_a_write(items):
     assert "does not exist, and the call expects a value" in nothing.json()["detail"]
 
 
+CONDITIONS = {"If-Match": '"77"', "If-None-Match": "*", "If-Unmodified-Since": "Thu, 01 Jan 2026 00:00:00 GMT"}
+
+
+def test_every_write_takes_a_condition_or_refuses_it_and_changes_nothing(tmp_path):
+    """The routes are those of the OpenAPI document, so that a new one is tested too."""
+    with serving(tmp_path / "db") as server:
+        root = f"{server.url}/v1/namespaces/ns"
+        document = requests.get(f"{server.url}/openapi.json", timeout=60).json()
+        requests.patch(f"{root}/items", json={"values": {"k": [1]}}, timeout=60).raise_for_status()
+        unconditional = 0
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
+                if method in ("get", "head") or "/v1/" not in path or "507" not in operation["responses"]:
+                    continue
+                if "'s API" in operation["tags"][0]:
+                    continue
+                taken = {given["name"].title() for given in operation.get("parameters", ()) if given["in"] == "header"}
+                for name in CONDITIONS.keys() - taken:
+                    url = server.url + path.replace("{namespace}", "ns").replace("{key}", "k")
+                    refused = requests.request(method, url, headers={name: CONDITIONS[name]}, timeout=60)
+                    assert refused.status_code == 400, (method, path, name)
+                    assert f"does not take the header {name}, and was not carried out" in refused.json()["detail"]
+                    unconditional += 1
+        assert unconditional > 20
+        for method, path in (
+            ("DELETE", ""),
+            ("DELETE", "/items"),
+            ("DELETE", "/lists/k"),
+            ("DELETE", "/notes"),
+            ("PUT", "/expiries/k"),
+            ("POST", "/erase"),
+        ):
+            refused = requests.request(method, f"{root}{path}", headers={"If-Match": '"77"'}, json={}, timeout=60)
+            assert (refused.status_code, "If-Match" in refused.json()["detail"]) == (400, True), path
+        assert requests.get(f"{root}/items/k", timeout=60).json()["value"] == [1]
+
+
+def test_an_expiry_is_removed_only_by_an_explicit_null(items):
+    expiry = f"{items.replace('/items', '/expiries')}/k"
+    requests.put(f"{items}/k", json={"value": 1, "ttl": 3600}, timeout=60).raise_for_status()
+    for body in (b"", b"{}"):
+        refused = requests.put(expiry, data=body, timeout=60)
+        assert (refused.status_code, 'lacks the field "ttl"' in refused.json()["detail"]) == (400, True)
+    assert requests.get(f"{items}/k", timeout=60).json()["expires_at"] is not None
+    assert requests.put(expiry, data=b'{"ttl": null}', timeout=60).status_code == 204
+    assert requests.get(f"{items}/k", timeout=60).json()["expires_at"] is None
+
+
+def test_a_read_with_post_ignores_the_conditions_of_writes(items):
+    for path, body in (("read", {"keys": ["k"]}), ("find", {}), ("search", {"query": "k"})):
+        url = items.replace("/items", f"/{path}")
+        assert requests.post(url, json=body, headers={"If-None-Match": '"1"'}, timeout=60).status_code == 200
+
+
 def test_every_write_returns_the_remaining_quota(tmp_path):
     with serving(tmp_path / "db", "--writes-per-day", "3", "--max-bytes", "100") as server:
         root = f"{server.url}/v1/namespaces/ns"
@@ -182,6 +236,88 @@ def test_concurrent_workers_and_processes_never_exceed_the_quota(tmp_path):
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("items?limit=-1", "limit in the query is between 1 and 10000, not '-1'"),
+        (f"items?limit={'9' * 23}", f"limit in the query is between 1 and 10000, not '{'9' * 23}'"),
+        ("lists/l?tail=-1", "tail in the query is between 0 and 9007199254740992, not '-1'"),
+        ("changes?after=-5", "after in the query is between 0 and 9007199254740992, not '-5'"),
+        ("conversations/l?after=-2", "after in the query is between -1 and 9007199254740992, not '-2'"),
+        (f"slices/l?start=-{'9' * 20}", f"start in the query is between -{2**53} and {2**53}, not '-9"),
+        ("items?limit=1.5", "limit in the query is a whole number, not '1.5'"),
+        ("items?limit=--1", "limit in the query is a whole number, not '--1'"),
+        ("items?limit=%C2%B2", "limit in the query is a whole number, not '\\xb2'"),
+    ],
+)
+def test_a_number_in_a_query_that_is_out_of_range_is_told_the_range(items, query, reason):
+    refused = requests.get(items.replace("/items", f"/{query}"), headers={"Accept": "application/json"}, timeout=60)
+    assert refused.status_code == 400
+    assert refused.json()["detail"].startswith(reason)
+
+
+@pytest.mark.parametrize("start", ["-2", "1", "0001", "-0002", f"-{'0' * 30}2"])
+def test_a_position_in_a_query_may_be_negative_and_have_zeros_before_it(items, start):
+    slices, lists = items.replace("/items", "/slices"), items.replace("/items", "/lists")
+    requests.post(f"{lists}/l", json={"items": [1, 2, 3]}, timeout=60).raise_for_status()
+    assert requests.get(f"{slices}/l", params={"start": start}, timeout=60).json() == {"items": [2, 3]}
+
+
+def test_a_parameter_that_is_given_twice_is_refused_unless_it_is_a_list(items):
+    twice = requests.get(f"{items}?limit=1&limit=2", timeout=60)
+    assert (twice.status_code, twice.json()["detail"]) == (400, "the query has limit 2 times; give it once")
+    namespace = items.removesuffix("/items")
+    assert requests.delete(f"{namespace}?prefix=a&prefix=b", timeout=60).status_code == 400
+    assert requests.get(f"{namespace}/lists/l?tail=1&tail=2", timeout=60).status_code == 400
+    assert requests.get(f"{namespace}/notes?tag=a&tag=b", timeout=60).json() == {"notes": []}
+
+
+def test_the_cursor_of_the_last_page_of_conversations_is_null(items):
+    namespace = items.removesuffix("/items")
+    for name in ("a", "b"):
+        message = {"role": "user", "content": "Hi"}
+        requests.post(f"{namespace}/lists/{name}", json={"items": [message]}, timeout=60).raise_for_status()
+    first = requests.get(f"{namespace}/conversations?limit=1", timeout=60).json()
+    rest = requests.get(f"{namespace}/conversations", params={"after": first["cursor"]}, timeout=60).json()
+    assert {page["conversations"][0]["key"] for page in (first, rest)} == {"a", "b"}
+    assert rest["cursor"] is None
+
+
+@pytest.mark.parametrize("path", ["find", "search", "notes/recall", "notes/context"])
+def test_a_limit_is_at_least_1(items, path):
+    body = {"limit": 0, **({} if path == "find" else {"query": "x"})}
+    refused = requests.post(items.replace("/items", f"/{path}"), json=body, timeout=60)
+    assert (refused.status_code, refused.json()["detail"]) == (400, "limit is between 1 and 1000, not 0")
+
+
+def test_a_page_of_messages_has_one_end(items):
+    messages = items.replace("/items", "/conversations")
+    refused = requests.get(f"{messages}/l?before=1&after=0", timeout=60)
+    assert (refused.status_code, refused.json()["detail"]) == (400, "give before or after, not both")
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("a%2Fb/items/k", "a namespace has no '/', not even as %2F"),
+        ("a%2fb/usage", "a namespace has no '/', not even as %2F"),
+        ("/items/k", "a namespace has at least one character"),
+        ("", "a namespace has at least one character"),
+        ("ns/items/", "a key has at least one character"),
+        ("ns/counters/", "a key has at least one character"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_a_path_without_a_name_or_with_a_slash_in_a_namespace_is_told_so(server, method, path, reason):
+    status, answer = raw(server, method, f"/v1/namespaces/{path}")
+    assert (status, answer) == (400, {"code": "invalid_input", "detail": reason})
+
+
+@pytest.mark.parametrize("path", ["/v1/namespaces/ns/itmes/k", "/v1/namespaces/ns/", "/v1/nothing/", "/v2/n//"])
+def test_a_path_that_no_route_has_is_told_so(server, path):
+    assert raw(server, "GET", path)[1]["code"] == "no_such_path"
+
+
 BAD_BODIES = [
     (b"", "lacks the field"),
     (b"{", "not JSON"),
@@ -201,7 +337,7 @@ BAD_BODIES = [
     (b'{"value": 1, "value": 2}', "the name 'value' twice"),
     (b'{"value": {"a": {"b": 1, "c": 2, "b": 3}}}', "the name 'b' twice"),
     ('{"value": 1}'.encode("utf-16"), "not JSON"),
-    (b'\xef\xbb\xbf{"value": 1}', "not JSON"),
+    (b'\xef\xbb\xbf{"value": 1}', "begins with a byte order mark, EF BB BF"),
 ]
 
 
@@ -231,6 +367,7 @@ def test_a_body_that_is_too_large_is_refused_while_it_arrives(server, size):
         ("/v1/namespaces/a/items/%FF", 400),
         ("/v1/namespaces/a/items?prefix=%FF", 400),
         ("/v1/namespaces/a/items?limit=0", 400),
+        ("/v1/namespaces/a/values?limit=0", 400),
         ("/v1/namespaces/a/items?limit=x", 400),
         ("/v1/namespaces/a/items?limit=99999999999999999999", 400),
         ("/v1/namespaces/a/items/" + "x" * 513, 400),

@@ -9,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import SyncDriver
+from scrubjay import commands
 from scrubjay.errors import Conflict, InvalidInput, NotFound, QuotaExceeded
+from scrubjay.operations import operation_for
 from scrubjay.store import items, lists, notes, usage
 from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.operation import Operation, Quota
 from scrubjay.store.sqlite import SqliteStore
+from scrubjay.store.transaction import run_all
 from scrubjay.validation import NewNote
 
 
@@ -75,10 +78,15 @@ CALLS = {
     "set": lambda: items.set_item("ns", "k", "1"),
     "set another value": lambda: items.set_item("ns", "k", "2"),
     "set another key": lambda: items.set_item("ns", "other", "1"),
+    "set with a ttl": lambda: items.set_item("ns", "k", "1", 60.0),
+    "set at a version": lambda: items.set_item("ns", "k", "1", None, 0),
     "delete": lambda: items.delete_item("ns", "k"),
+    "delete at a version": lambda: items.delete_item("ns", "k", 0),
     "delete another key": lambda: items.delete_item("ns", "other"),
     "update": lambda: items.update_items("ns", {"k": "1"}),
     "update with another value": lambda: items.update_items("ns", {"k": None}),
+    "update with a ttl": lambda: items.update_items("ns", {"k": "1"}, None, 60.0),
+    "update at a version": lambda: items.update_items("ns", {"k": "1"}, {"k": 0}),
     "append": lambda: lists.append_items("ns", "x", ["1"]),
     "append to another key": lambda: lists.append_items("ns", "y", ["1"]),
     "append another item": lambda: lists.append_items("ns", "x", ["2"]),
@@ -89,6 +97,10 @@ CALLS = {
     "remember": lambda: draft("said"),
     "remember something else": lambda: draft("said more"),
     "remember with a tag": lambda: draft("said", tags=["t"]),
+    "remember with a ttl": lambda: draft("said", ttl=60),
+    "transaction": lambda: run_all("ns", [items.set_item("ns", "k", "1"), draft("said")]),
+    "transaction with a ttl": lambda: run_all("ns", [items.set_item("ns", "k", "1", 60.0), draft("said")]),
+    "transaction with a ttl of a note": lambda: run_all("ns", [items.set_item("ns", "k", "1"), draft("said", ttl=60)]),
 }
 
 
@@ -113,15 +125,27 @@ def test_the_conflict_names_both_calls(driver):
     driver.run(run_once(lists.append_items("ns", "x", ["1"]), IdempotencyKey("m")))
     with pytest.raises(Conflict, match="'m' was used for append of 'x', and this is append of 'y';"):
         driver.run(run_once(lists.append_items("ns", "y", ["2"]), IdempotencyKey("m")))
-    with pytest.raises(Conflict, match="and this is append of 'x' with other content;"):
+    with pytest.raises(Conflict, match="and this is append of 'x' with other arguments;"):
         driver.run(run_once(lists.append_items("ns", "x", ["2"]), IdempotencyKey("m")))
     with pytest.raises(Conflict, match="and this is incr of 'x';"):
         driver.run(run_once(items.increment("ns", "x", 2), IdempotencyKey("m")))
 
 
-def test_a_shorter_time_to_live_is_the_same_call(driver):
-    for ttl in (60.0, 59.0, None):
-        assert driver.run(run_once(items.set_item("ns", "k", "1", ttl), IdempotencyKey("m")))[0] == 1
+AGED = {
+    "set": lambda ttl: commands.SET("ns", "k", "1", ttl, None),
+    "update": lambda ttl: commands.UPDATE("ns", {"k": "1"}, None, ttl),
+    "remember": lambda ttl: commands.REMEMBER("ns", NewNote.check("said", ttl=ttl)),
+    "transaction": lambda ttl: commands.TRANSACTION("ns", tuple(AGED[verb](ttl) for verb in ("set", "update"))),
+}
+
+
+@pytest.mark.parametrize("verb", AGED)
+def test_a_queued_write_is_the_same_call_however_late_it_is_sent(driver, verb):
+    for ttl in (60.0, None):
+        for age in (0, 1.5, 59.0, 1e6):
+            command = AGED[verb](ttl).aged(age)
+            _, used = driver.run(run_once(operation_for(command), IdempotencyKey(f"{ttl}")))
+    assert used.summary().writes_today == 2
 
 
 def test_idempotency_keys_survive_reencryption(tmp_path):

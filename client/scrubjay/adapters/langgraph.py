@@ -661,6 +661,8 @@ class ScrubjayStore(BaseStore):
     def _latest(self, op: SearchOp) -> Sequence[StoredItem]:
         """The items below a namespace that fit a filter, the latest first."""
         where = {"value": _representable(plain(op.filter))} if op.filter else {}
+        if op.limit == 0:
+            return []
         if op.limit <= MAX_RECALL:
             return self._memory.find(_below(op), where=where, limit=op.limit, offset=op.offset)
         # Not page by page: a find sorts all items for each page, and what changes between two moves to another one.

@@ -27,7 +27,7 @@ try:
     from mcp.server.mcpserver.tools import Tool
     from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
     from mcp_types import ToolAnnotations
-    from pydantic import ConfigDict, Field
+    from pydantic import ConfigDict, Field, ValidationError
     from starlette.responses import PlainTextResponse
 except ImportError as error:
     raise missing("mcp", "the MCP SDK, version 2", error) from error
@@ -163,9 +163,32 @@ class _Arguments(FuncMetadata):
         return {**data, "tags": parsed["tags"]} if "tags" in data else data
 
 
+class _Tool(Tool):
+    """A tool whose errors about its arguments are sentences, without the address of Pydantic's documentation."""
+
+    async def run(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await super().run(*args, **kwargs)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            problems = error.__cause__.errors(include_url=False)
+            raise ToolError("; ".join(map(self._sentence, problems))) from error
+
+    def _sentence(self, problem: Any) -> str:
+        first, *indexes = problem["loc"]
+        name = f"{first}{''.join(f'[{index}]' for index in indexes)}"
+        if problem["type"] == "missing":
+            return f"{self.name} needs the argument {name}"
+        if problem["type"] == "extra_forbidden":
+            takes = ", ".join(self.parameters["properties"])
+            return f"{self.name} has no argument {repr_short(name)}; it takes {takes}"
+        return f"{name} {problem['msg'].removeprefix('Input ')}, not {repr_short(problem['input'])}"
+
+
 def _tool(name: str, function: Callable[..., str], hints: ToolAnnotations) -> Tool:
     """A tool that refuses arguments that it does not have."""
-    tool = Tool.from_function(_readable(function), name, annotations=hints, structured_output=False)
+    tool = _Tool.from_function(_readable(function), name, annotations=hints, structured_output=False)
 
     class Strict(tool.fn_metadata.arg_model):  # type: ignore[name-defined]
         model_config = ConfigDict(extra="forbid")

@@ -7,11 +7,13 @@ Tested with openai-agents 0.24.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
 from scrubjay.async_memory import AsyncMemory
 from scrubjay.conversations import entry, session_key
+from scrubjay.errors import InvalidInput, repr_short
 from scrubjay.memory import Memory
 
 try:
@@ -57,8 +59,13 @@ class ScrubjaySession(SessionABC):
         return [item["message"] for item in found]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Append items to the history, all of them or none."""
+        """Append items to the history, all of them or none.
+
+        :raises InvalidInput: if the items are not in a list.
+        """
         self._check_open()
+        if not isinstance(items, Sequence) or isinstance(items, str | bytes):
+            raise InvalidInput(f"add_items takes a list of items, not {repr_short(items)}")
         if items:
             await write(self._memory.append, self._key, *[entry(item) for item in items])
 

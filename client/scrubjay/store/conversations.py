@@ -74,10 +74,10 @@ class Cursor(NamedTuple):
 @operation("conversations", SNAPSHOT)
 def list_conversations(
     context: Context, namespace: str, session: str | None = None, after: str = "", limit: int = MAX_MESSAGES_PAGE
-) -> Statements[tuple[list[Conversation], str]]:
+) -> Statements[tuple[list[Conversation], str | None]]:
     """The conversations of a namespace, or of one session, the latest first, and the cursor of the next page.
 
-    The cursor is empty if there are no more.
+    The cursor is None if there are no more.
     """
     cursor = Cursor.parse(after)
     found: list[Conversation] = []
@@ -93,7 +93,7 @@ def list_conversations(
                 if conversation and not (yield from _is_in_other_list(context, namespace, key)):
                     found.append(conversation)
         if len(rows) < LISTS_PER_QUERY:
-            return found, ""
+            return found, None
 
 
 @operation("conversation", SNAPSHOT)

@@ -2,7 +2,8 @@
 
 A client that gets no response cannot know whether its write happened, and has to send it again. Under the same
 idempotency key the second call returns the result of the first, in the same transaction. A key belongs to one call
-on a namespace: the same verb, item and content. Another call under it is a Conflict and changes nothing.
+on a namespace: the same verb, item and content, the same expected version, and a time to live or none. Another call
+under it is a Conflict and changes nothing.
 
 A sender of many writes numbers them in sequence and sends one at a time: then only its last key has to be stored.
 """
@@ -55,7 +56,7 @@ class Call(NamedTuple):
     key: str
     """Empty if the call names none, like an update or a note."""
     digest: str
-    """Of verb and content; empty when it is not known, because the file was encrypted with another key since."""
+    """Of verb and arguments; empty when it is not known, because the file was encrypted with another key since."""
 
     def __str__(self) -> str:
         return f"{self.verb} of {repr_short(self.key)}" if self.key else self.verb
@@ -82,7 +83,8 @@ def _run_once(
     replay = operation.replay
     if rows and rows[0][1] >= key.sequence:
         stored = _stored_result(key, call, *rows[0][1:])
-        result = (yield from replay.reload(namespace, stored).start(context)) if replay else stored
+        reload = replay and replay.reload
+        result = (yield from reload(namespace, stored).start(context)) if reload else stored
         return result, (yield from open_namespace(context, namespace))
     result, usage = yield from operation.start(context)
     row = (key.sequence, *call, _to_json(replay.summarize(result) if replay else result))
@@ -113,7 +115,7 @@ def _stored_result(
             f"the idempotency key {given} is older than the last of its sender, {sequence}; use the next one"
         )
     if (before.verb, before.digest) != (call.verb, call.digest):
-        other = " with other content" if before[:2] == call[:2] else ""
+        other = " with other arguments" if before[:2] == call[:2] else ""
         raise Conflict(
             f"the idempotency key {repr_short(given.sender)} was used for {before}, and this is {call}{other};"
             " give each call its own key"

@@ -20,6 +20,7 @@ from scrubjay.store.operation import (
     WRITE,
     Context,
     Operation,
+    Replay,
     Rows,
     SlowQuery,
     Statements,
@@ -222,7 +223,15 @@ def _first_bytes(rows: Rows, limit: int) -> list[str]:
     return [key for (key, _), total in zip(rows, chain((0,), sizes), strict=False) if total < limit]
 
 
-@operation("set", WRITE, is_slow=lambda _namespace, _key, text, *_: len(text or "") > SLOW_CHARS)
+_REPLAY_SET = Replay(
+    content=lambda _namespace, key, text, ttl=None, if_version=None: (key, text, ttl is not None, if_version)
+)
+_REPLAY_UPDATE = Replay(
+    content=lambda _namespace, texts, if_versions=None, ttl=None: (texts, if_versions, ttl is not None)
+)
+
+
+@operation("set", WRITE, is_slow=lambda _namespace, _key, text, *_: len(text or "") > SLOW_CHARS, replay=_REPLAY_SET)
 def set_item(
     context: Context,
     namespace: str,
@@ -243,7 +252,7 @@ def set_item(
     return version, usage
 
 
-@operation("update", LONG_WRITE)
+@operation("update", LONG_WRITE, replay=_REPLAY_UPDATE)
 def update_items(
     context: Context,
     namespace: str,

@@ -99,7 +99,9 @@ def _is_slow(_namespace: str, note: NewNote) -> bool:
 
 
 _REPLAY = Replay(
-    summarize=lambda note: note.cursor, reload=read_note, content=lambda _namespace, note: note._replace(ttl=None)
+    content=lambda _namespace, note: note._replace(ttl=note.ttl and 0),
+    summarize=lambda note: note.cursor,
+    reload=read_note,
 )
 
 

@@ -124,14 +124,14 @@ class Context(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """How an operation is repeated under the same idempotency key, when its result is not stored as JSON."""
+    """How an operation is repeated under the same idempotency key."""
 
-    summarize: Callable[[Any], Any]
-    """Makes of the result what is stored: as little as possible of what a user may want to erase."""
-    reload: Callable[..., Operation[Any]]
-    """The operation that returns the result again, from the namespace and the summary."""
     content: Callable[..., Any]
     """Makes of the arguments what two calls must have in common to be the same call."""
+    summarize: Callable[[Any], Any] = lambda result: result
+    """Makes of the result what is stored: as little as possible of what a user may want to erase."""
+    reload: Callable[..., Operation[Any]] | None = None
+    """The operation that returns the result again, from the namespace and the summary; None if that is the result."""
 
 
 class Operation(Generic[T]):
@@ -177,9 +177,9 @@ class Operation(Generic[T]):
 
     @property
     def content(self) -> Any:
-        """What two calls under one idempotency key must have in common: the key and the value.
+        """What two calls under one idempotency key must have in common: without a Replay, their first two arguments.
 
-        A time to live is not part of it, because a call that is sent again later has less of it left.
+        Of a time to live that is only whether there is one: a call that is sent again later has less of it left.
         """
         if self.replay is not None:
             return self.replay.content(*self._arguments)

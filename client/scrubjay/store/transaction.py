@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from scrubjay.errors import Conflict, InvalidInput
 from scrubjay.exact_json import decode
 from scrubjay.models import Note
 from scrubjay.store.items import SLOW_CHARS
@@ -32,8 +33,11 @@ def run_all(namespace: str, parts: Parts) -> Operation[tuple[list[Any], Namespac
 def _run_all(context: Context, namespace: str, parts: Parts) -> Statements[tuple[list[Any], NamespaceUsage]]:
     usage = NamespaceUsage(context, namespace)
     results: list[Any] = []
-    for part in parts:
-        result, usage = yield from part.start(context._replace(verb=part.verb))
+    for number, part in enumerate(parts):
+        try:
+            result, usage = yield from part.start(context._replace(verb=part.verb))
+        except (Conflict, InvalidInput) as error:
+            raise error.within(f"commands[{number}]")  # noqa: B904 - it is the same error
         results.append(_to_json(result))
         if usage.has_counted_writes:
             context = context._replace(counts_writes=False)
@@ -59,7 +63,7 @@ def _results(_context: Context, _namespace: str, results: list[Any]) -> Statemen
 
 
 _REPLAY = Replay(
+    content=lambda _namespace, parts: [(part.verb, part.content) for part in parts],
     summarize=_without_items,
     reload=_results,
-    content=lambda _namespace, parts: [(part.verb, part.content) for part in parts],
 )
