@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from playwright.sync_api import expect
 from browser.chromium import browsing
 from harness import eventually, fresh_name, issue_key, run_command, serving
 from scrubjay import Memory
+from scrubjay.cli.visible import visible
 from scrubjay.conversations import split_key
 from scrubjay.store.sqlite import SqliteStore
 
@@ -775,6 +777,28 @@ def test_hostile_content_is_shown_and_never_run(page, open_server, memory):
         expect(page.locator(".bubble")).to_contain_text("<script>")
         assert "owned" not in page.title()
         assert page.locator("main img, main script, main b[onclick]").count() == 0
+
+
+def test_the_page_shows_the_same_characters_as_the_command(page, open_server):
+    some = (
+        "ab1_ \n\u0301\u200b\u200c\u200d\u202e\ufe0f\ufe00\U000e0100\u20e3\u0645\u06f1\u0915\u094d葛©❤👩\U0001f3fd\x85"
+    )
+    texts = ["".join(each) for each in itertools.product(some, repeat=3)]
+    texts += [
+        f"🏴{''.join(chr(0xE0000 + ord(letter)) for letter in name)}\U000e007f" for name in ("gbsct", "gbwls", "hi")
+    ]
+    texts += [chr(code) for code in range(32, 0x110000) if not 0xD800 <= code < 0xE000]
+    page.goto(open_server.url)
+    shown = page.evaluate("async (texts) => texts.map((await import('/dashboard/dom.js')).visible)", texts)
+    assert shown == [visible(text) for text in texts]
+
+
+def test_persian_and_joined_emoji_are_shown_as_they_are_and_what_deceives_as_codes(page, open_server, memory):
+    text = "سلام، می\u200cخواهم کتاب\u200cها را ببینم 👩\u200d💻"
+    memory.append(f"session:{text}:messages", {"role": "user", "name": text, "content": f"{text}\u202e"})
+    show(page, open_server, "n", memory.namespace, "chats", f"session:{text}:messages")
+    expect(page.locator(".bubble")).to_have_text(f"{text}\\u202e")
+    expect(page.locator(".message .by bdi")).to_have_text(text)
 
 
 VIEWS = [
