@@ -732,6 +732,38 @@ def test_a_key_that_sees_nothing_is_told_what_it_may_see(page, tmp_path):
         expect(page.locator(".empty")).to_contain_text("It may only read namespaces that match team-*.")
 
 
+def test_after_an_erasure_the_keys_with_the_name_are_revoked_and_forgotten(page, tmp_path):
+    path, name = tmp_path / "db", "user-ann"
+    admin = issue_key(path, "boss", "--admin")
+    for each in ("phone of ann", "laptop of ann", "tablet of ann"):
+        key = issue_key(path, each, "--exact", "--namespaces", name)
+    with serving(path, "--durability", "fast") as server:
+        with Memory(name, url=server.url, api_key=key, timeout=60) as memory:
+            memory.set("k", 1)
+        page.goto(server.url)
+        page.get_by_label("Api key", exact=True).fill(admin)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("link", name="Keys").click()
+        page.get_by_role("row", name="phone of ann").get_by_role("button", name="Revoke").click()
+        page.get_by_label("Forget its name").check()
+        page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        expect(page.get_by_role("row", name="phone of ann")).to_have_count(0)
+        show(page, server, "n", name, "manage")
+        page.get_by_role("button", name="Erase with proof").click()
+        page.get_by_role("dialog").get_by_role("textbox").fill(name)
+        page.get_by_role("dialog").get_by_role("button", name="Erase").click()
+        keys = page.get_by_role("dialog", name="Api keys that have the name")
+        expect(keys.locator("bdi")).to_have_text(["laptop of ann", "tablet of ann"])
+        keys.get_by_role("button", name="Revoke and forget").first.click()
+        expect(keys.get_by_text("Forgotten", exact=True)).to_be_visible()
+        keys.get_by_role("button", name="Done").click()
+        expect(page.get_by_role("heading", name="Namespaces")).to_be_visible()
+    listed = run_command("key", "list", "--path", path).stdout.decode()
+    assert "tablet of ann" in listed
+    assert "laptop" not in listed
+    assert not re.search("phone|laptop", run_command("audit", "--json", "--path", path).stdout.decode())
+
+
 def issue_in_the_page(page) -> str:
     """Issue a key for team-* as an administrator does; the key, which is shown once."""
     page.get_by_role("link", name="Keys").click()

@@ -519,16 +519,17 @@ class Keys(RuleBasedStateMachine):
                 self.known[secret] = secret.split("_")[1]
                 self.in_force[self.known[secret]] = is_admin
 
-    @rule(pick=st.randoms(use_true_random=False), keep_admin=st.booleans())
-    def revoke(self, pick, keep_admin: bool) -> None:
+    @rule(pick=st.randoms(use_true_random=False), forget=st.booleans(), keep_admin=st.booleans())
+    def revoke(self, pick, forget: bool, keep_admin: bool) -> None:
         if not self.known:
             return
         identity = pick.choice(list(self.known.values()))
         if keep_admin and [one for one, admin in self.in_force.items() if admin] == [identity]:
             with pytest.raises(Forbidden):
-                self.store.run(api_keys.revoke(identity, True))
+                self.store.run(api_keys.revoke(identity, forget, True))
         else:
-            assert self.store.run(api_keys.revoke(identity, keep_admin)) is (identity in self.in_force)
+            found = self.store.run(api_keys.revoke(identity, forget, keep_admin))
+            assert found is (forget or identity in self.in_force)
             self.in_force.pop(identity, None)
 
     @invariant()

@@ -105,12 +105,19 @@ def rotate(arguments: argparse.Namespace) -> int:
 def revoke(arguments: argparse.Namespace) -> int:
     with executor_of(arguments) as executor:
         keys = {key.id: key for key in executor.run(commands.API_KEYS(""))}
-        found = executor.run(commands.REVOKE_KEY("", arguments.id))
+        found = executor.run(commands.REVOKE_KEY("", arguments.id, arguments.forget))
     if not found:
         return _no_such_key(arguments.id)
     with Report(arguments) as report:
         name = f" ({keys[arguments.id].name})" if arguments.id in keys else ""
         report(f"revoked  api key {arguments.id}{name}", revoked=arguments.id)
+        if arguments.forget:
+            report("removed  its name and its namespaces; in the log its id takes their place", forgotten=arguments.id)
+    if arguments.forget:
+        note(
+            "a name that another key has, too, stays in the log until that key is forgotten as well; in a SQLite file,"
+            " copies are left in free space until the next `scrubjay compact` or `scrubjay erase`"
+        )
     if [key.id for key in keys.values() if key.admin] == [arguments.id]:
         flags = engine.flags_of(settings_of(arguments))
         note(f"that was the last admin key; to make another: scrubjay key issue --admin {flags}")
@@ -158,5 +165,10 @@ def add_commands(command: Commands) -> None:
         example="scrubjay key rotate 3f9c0a12",
     )  # fmt: skip
     revoker = command("revoke", revoke, "revoke an api key, at once", example="scrubjay key revoke 3f9c0a12")
+    revoker.add_argument(
+        "--forget",
+        action="store_true",
+        help="also remove its name and its namespaces, from the log too; of a revoked key as well",
+    )
     for named in (limiter, rotator, revoker):
         named.add_argument("id", metavar="ID", help="as `scrubjay key list` prints it")
