@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterable
 
-from scrubjay.cli.common import SECONDS, confirm, fail, open_memory, require_namespace
+from scrubjay.cli.common import SECONDS, add_yes, confirm, fail, open_memory, require_namespace
 from scrubjay.cli.output import NUMBER_ALIGN, Column, Report, note, print_records, printable
 from scrubjay.cli.parser import Commands
 from scrubjay.cli.visible import visible
@@ -176,4 +176,4 @@ def add_commands(command: Commands) -> None:
         example="scrubjay forget-session my-assistant user-42",
     )  # fmt: skip
     eraser.add_argument("session", metavar="SESSION", help="the name, as `scrubjay sessions` prints it")
-    eraser.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes(eraser, "do not ask")

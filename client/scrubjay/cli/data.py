@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 from scrubjay import commands
 from scrubjay.cli import series
 from scrubjay.cli.common import (
+    add_yes,
     confirm,
     executor_of,
     fail,
@@ -620,7 +621,7 @@ def add_commands(command: Commands) -> None:
         "erase", erase, "erase a namespace, then search the file for remains", "namespace",
         example="scrubjay erase my-agent",
     )  # fmt: skip
-    eraser.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes(eraser, "do not ask")
     saver = command(
         "recover", recover, "copy everything that can be read from a damaged database into a new file", "file",
         example="scrubjay recover scrubjay.db", flags=None,

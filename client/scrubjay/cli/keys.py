@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable
 
 from scrubjay import commands
-from scrubjay.cli.common import add_limit_flags, executor_of, fail, given_limits, settings_of
+from scrubjay.cli.common import add_limit_flags, add_yes, executor_of, fail, given_limits, settings_of
 from scrubjay.cli.output import Column, Report, format_size, note, print_json, print_records
 from scrubjay.cli.parser import Commands
 from scrubjay.models import ApiKey
@@ -165,6 +165,7 @@ def add_commands(command: Commands) -> None:
         example="scrubjay key rotate 3f9c0a12",
     )  # fmt: skip
     revoker = command("revoke", revoke, "revoke an api key, at once", example="scrubjay key revoke 3f9c0a12")
+    add_yes(revoker)
     revoker.add_argument(
         "--forget",
         action="store_true",
