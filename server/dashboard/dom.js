@@ -68,10 +68,11 @@ export function visible(text) {
 
 const code = (unit) => (unit < 32 ? String.fromCodePoint(0x2400 + unit) : `\\u${unit.toString(16).padStart(4, "0")}`);
 
-/** A name on one line, isolated so that its direction does not reach its surroundings. */
+/** A name on one line, isolated so that its direction does not reach its surroundings; in quotes if it begins or ends with spaces. */
 export function label(text, limit = 200) {
-  const shown = visible(text).replace(/\n/g, "␊").replace(/\t/g, "␉");
-  return h("bdi", shown.length > limit ? { title: shown.slice(0, 2000) } : {}, cut(shown, limit));
+  const name = String(text), isSpaced = name.trim() !== name;
+  const shown = visible(isSpaced ? `"${name}"` : name).replace(/\n/g, "␊").replace(/\t/g, "␉");
+  return h(isSpaced ? "bdi.spaced" : "bdi", shown.length > limit ? { title: shown.slice(0, 2000) } : {}, cut(shown, limit));
 }
 
 export function cut(text, limit) {

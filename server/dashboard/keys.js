@@ -94,17 +94,19 @@ function noKeys() {
 async function issue(changed) {
   const name = h("input", { required: true, autocomplete: "off", placeholder: "support bot" });
   const patterns = h("input", { value: "*", autocomplete: "off" });
+  const exact = h("input", { type: "checkbox", onchange: () => { if (exact.checked && patterns.value === "*") patterns.value = ""; } });
   const may = h("select", {}, h("option", { value: "write" }, "Read and write"), h("option", { value: "read" }, "Only read"), h("option", { value: "admin" }, "Administer the server"));
   const issued = await dialog("Issue an api key", (close) => {
     const fault = h("div.alert", { role: "alert", hidden: true });
     return h("form", { onsubmit: async (event) => {
       event.preventDefault();
-      const namespaces = patterns.value.split(",").map((each) => each.trim()).filter(Boolean);
+      const namespaces = exact.checked ? [patterns.value] : patterns.value.split(",").map((each) => each.trim()).filter(Boolean);
       const isAdmin = may.value === "admin";
-      const body = { name: name.value, namespaces: isAdmin ? ["*"] : namespaces, read_only: may.value === "read", admin: isAdmin };
+      const body = { name: name.value, namespaces: isAdmin ? ["*"] : namespaces, read_only: may.value === "read", admin: isAdmin, exact: exact.checked && !isAdmin };
       try { close(await send("POST", "/v1/apikeys", { body })); } catch (error) { fault.hidden = false; fault.textContent = error.message; }
     } }, h("label", {}, "Name, which the log of changes shows", name),
-    h("label", {}, "It may", may), h("label", {}, "Namespaces, as patterns: support-*, team-1", patterns), fault,
+    h("label", {}, "It may", may), h("label", {}, "Namespaces, as patterns: support-*, team-1", patterns),
+    h("label.check", {}, exact, "One exact name, in which * and commas mean themselves"), fault,
     h("div.buttons", {}, h("button", { type: "button", onclick: () => close(null) }, "Cancel"), h("button.primary", { type: "submit" }, "Issue")));
   });
   if (!issued) return;

@@ -570,6 +570,24 @@ def test_a_recall_explains_itself(page, open_server, memory):
     expect(best.locator(".explanation")).to_contain_text("prefer")
 
 
+def test_parts_of_a_score_that_round_to_zero_are_not_shown(page, open_server, memory):
+    explanation = {"parts": {"words": 0.4, "time": 0.004, "question": -0.004}, "words": {"topic": 0.4, "topi…": 0.004}}
+    memory.remember("A topic")
+
+    def explain(route):
+        response = route.fetch()
+        found = response.json()
+        found["notes"][0]["explanation"] = explanation
+        route.fulfill(response=response, json=found)
+
+    page.route("**/notes/recall", explain)
+    show(page, open_server, "n", memory.namespace, "notes")
+    page.get_by_role("searchbox", name="What would an agent ask?").fill("which topic?")
+    page.get_by_role("button", name="Recall").click()
+    expect(page.locator(".legend")).to_have_text("words of the note +0.40")
+    expect(page.locator(".explanation .tag")).to_have_text(["topic +0.40"])
+
+
 def test_a_note_is_filtered_pinned_edited_and_forgotten(page, open_server, memory):
     memory.remember("Sarah prefers tea", type="preference", tags=["drinks"], session="s1")
     memory.remember("Deploys happen on Monday", type="rule")
@@ -583,6 +601,10 @@ def test_a_note_is_filtered_pinned_edited_and_forgotten(page, open_server, memor
     expect(rows).to_have_count(1)
     rows.get_by_role("button", name="Pin").click()
     expect(rows.get_by_text("pinned")).to_be_visible()
+    rows.get_by_role("button", name="Unpin").click()
+    expect(rows.get_by_text("pinned")).to_have_count(0)
+    rows.get_by_role("button", name="Pin").click()
+    expect(rows.get_by_role("button", name="Unpin")).to_be_visible()
     rows.get_by_role("button", name="Edit").click()
     page.get_by_role("textbox", name="Text").fill("Sarah prefers coffee")
     page.get_by_role("button", name="Save").click()
@@ -764,6 +786,26 @@ def test_after_an_erasure_the_keys_with_the_name_are_revoked_and_forgotten(page,
     assert not re.search("phone|laptop", run_command("audit", "--json", "--path", path).stdout.decode())
 
 
+def test_a_key_for_one_exact_name_is_issued_in_the_page(page, tmp_path):
+    path = tmp_path / "db"
+    issue_key(path, "boss", "--admin")
+    with serving(path, "--durability", "fast") as server:
+        page.goto(server.url)
+        page.get_by_label("Api key", exact=True).fill(issue_key(path, "me", "--admin"))
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("link", name="Keys").click()
+        page.get_by_role("button", name="Issue a key").click()
+        page.get_by_label("Name, which the log of changes shows").fill("one user")
+        page.get_by_label("One exact name").check()
+        expect(page.get_by_label("Namespaces, as patterns")).to_have_value("")
+        page.get_by_label("Namespaces, as patterns").fill("user-*,x")
+        page.get_by_role("button", name="Issue", exact=True).click()
+        key = page.get_by_role("dialog").locator("pre").inner_text()
+        with Memory("user-*,x", url=server.url, api_key=key, timeout=60) as memory:
+            memory.set("k", 1)
+            assert memory.namespaces() == ["user-*,x"]
+
+
 def issue_in_the_page(page) -> str:
     """Issue a key for team-* as an administrator does; the key, which is shown once."""
     page.get_by_role("link", name="Keys").click()
@@ -857,8 +899,11 @@ def test_every_view_fits_a_phone(page, open_server, filled):
         expect(page.locator("main .panel:visible").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], view
     show(page, open_server, "n", filled.namespace, "notes")
+    page.set_viewport_size({"width": 360, "height": 740})
+    tabs = page.get_by_role("navigation", name="Contents of the namespace")
+    assert tabs.evaluate("tabs => tabs.scrollWidth <= tabs.clientWidth")
     for name in ("type", "tag", "session"):
-        assert page.get_by_role("combobox", name=name, exact=True).bounding_box()["width"] > 90
+        assert page.get_by_role("combobox", name=name, exact=True).bounding_box()["width"] > 120
 
 
 def test_axe_finds_nothing_serious_in_light_and_dark(page, open_server, filled):
@@ -885,6 +930,17 @@ def test_the_page_is_used_with_the_keyboard_alone(page, open_server, filled):
     page.locator("tbody a").first.focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_contain_text(filled.namespace)
+
+
+def test_a_name_that_begins_or_ends_with_spaces_is_in_quotes(page, tmp_path):
+    with serving(tmp_path / "db", "--durability", "fast") as server:
+        for name in ("   ", " a", "b c"):
+            with Memory(name, url=server.url, timeout=60) as memory:
+                memory.set("k", 1)
+        show(page, server)
+        assert sorted(page.locator("tbody a").all_inner_texts()) == ['"   "', '" a"', "b c"]
+        page.locator("tbody a", has_text='"   "').click()
+        expect(page.get_by_role("link", name="k", exact=True)).to_be_visible()
 
 
 def test_ten_thousand_namespaces_are_paged_searched_and_sorted_by_the_server(page, tmp_path):
