@@ -189,6 +189,23 @@ def test_keys_are_listed_without_secrets_and_revoked_immediately(guarded):
     assert "key list" in gone.stderr
 
 
+def test_names_of_keys_deceive_nobody_in_the_list_and_in_the_log(tmp_path):
+    path = tmp_path / "db"
+    issue(path, "--admin")
+    key = issue(path, "--name", "boss\u202e", "--namespaces", "a\u202e*")
+    where = {"SCRUBJAY_PATH": str(path)}
+    assert r'"a\u202e*"' in run_text("key", "list", **where).stdout
+    with serving(path) as server, Memory("a\u202e", url=server.url, api_key=key) as memory:
+        memory.set("k", 1)
+    shown = [
+        run_text(*words, **where).stdout
+        for words in (("key", "list"), ("audit",), ("key", "revoke", key.split("_")[1]))
+    ]
+    for text in shown:
+        assert r"boss\u202e" in text
+        assert "\u202e" not in text
+
+
 def test_only_the_hash_of_a_key_is_in_the_file(tmp_path):
     secret = issue(tmp_path / "db")
     store = SqliteStore(tmp_path / "db")

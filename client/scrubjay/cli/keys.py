@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from scrubjay import commands
 from scrubjay.cli.common import add_limit_flags, add_yes, executor_of, fail, given_limits, settings_of
-from scrubjay.cli.output import Column, Report, format_size, note, print_json, print_records
+from scrubjay.cli.output import Column, Report, format_size, note, print_json, print_records, printable
 from scrubjay.cli.parser import Commands
 from scrubjay.models import ApiKey
 from scrubjay.settings import DEFAULT_MAX_BYTES, DEFAULT_WRITES_PER_DAY, parse_count, parse_size
@@ -54,9 +54,9 @@ def list_(arguments: argparse.Namespace) -> int:
     columns = (
         Column("id", lambda key: key.id),
         Column("may", _permission),
-        Column("namespaces", lambda key: _quote_spaces(",".join(key.namespaces))),
+        Column("namespaces", lambda key: printable(_quote_spaces(",".join(key.namespaces)))),
         Column("issued", lambda key: f"{key.created_at:%Y-%m-%d}"),
-        Column("name", lambda key: key.name),
+        Column("name", lambda key: printable(key.name)),
     )
     print_records(arguments, found, *columns, empty="no api key is in force")
     return 0
@@ -109,7 +109,7 @@ def revoke(arguments: argparse.Namespace) -> int:
     if not found:
         return _no_such_key(arguments.id)
     with Report(arguments) as report:
-        name = f" ({keys[arguments.id].name})" if arguments.id in keys else ""
+        name = f" ({printable(keys[arguments.id].name)})" if arguments.id in keys else ""
         report(f"revoked  api key {arguments.id}{name}", revoked=arguments.id)
         if arguments.forget:
             report("removed  its name and its namespaces; in the log its id takes their place", forgotten=arguments.id)
