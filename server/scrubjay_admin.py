@@ -132,6 +132,8 @@ async def revoke_apikey(
     forget: Annotated[bool, Query(), parsed_by(parse_boolean("forget"))] = False,
 ) -> Response:
     """Revoke an api key at once, the last admin key only on the server's machine; `forget` removes its name, too."""
+    if forget:
+        await caller.resources.refusals.write()  # those of this key, which would be logged with its name later
     if not await caller.run(api_keys.revoke(id, forget, True)):
         raise NotFound("there is no such api key")
     return no_content()

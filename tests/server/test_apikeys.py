@@ -189,6 +189,18 @@ def test_keys_are_listed_without_secrets_and_revoked_immediately(guarded):
     assert "key list" in gone.stderr
 
 
+def test_a_refusal_that_waits_to_be_logged_does_not_outlive_the_name_of_its_key(guarded):
+    admin = {"SCRUBJAY_URL": guarded.url, "SCRUBJAY_API_KEY": guarded.keys["admin"]}
+    key = issue(guarded.path, "--name", "Sarah Lind", "--exact", "--namespaces", "user-sarah", **admin)
+    url, headers = f"{guarded.url}/v1/apikeys/{key.split('_')[1]}", {"Authorization": f"Bearer {guarded.keys['admin']}"}
+    with Memory("sales", url=guarded.url, api_key=key, strict=True) as memory, pytest.raises(Forbidden):
+        memory.set("k", 1)
+    assert requests.delete(url, params={"forget": "true"}, headers=headers, timeout=60).status_code == 204
+    logged = run_text("audit", **admin).stdout
+    assert re.search(rf"{key.split('_')[1]} .*REFUSED", logged)
+    assert "Sarah" not in logged
+
+
 def test_names_of_keys_deceive_nobody_in_the_list_and_in_the_log(tmp_path):
     path = tmp_path / "db"
     issue(path, "--admin")

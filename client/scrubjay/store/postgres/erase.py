@@ -50,7 +50,7 @@ def erase(store: PostgresStore, namespace: str, actor: Actor = LOCAL) -> Erasure
 def _vacuum(store: PostgresStore) -> None:
     connection = store.take()
     try:
-        for table in (*TABLES, "note_words", "erasable_blobs"):
+        for table in (*TABLES, "api_keys", "note_words", "erasable_blobs"):
             connection.execute(f"VACUUM {table}".encode())
     finally:
         store.put_back(connection)
