@@ -130,9 +130,15 @@ async def rotate_apikey(caller: Admitted, id: str) -> Response:  # noqa: A002 - 
     responses=errors(404),
     dependencies=[Depends(require_write)],
 )
-async def revoke_apikey(caller: Admitted, id: str) -> Response:  # noqa: A002 - the name in the path
-    """Revoke an api key immediately; the last admin key only on the server's machine."""
-    if not await caller.run(api_keys.revoke(id, True)):
+async def revoke_apikey(
+    caller: Admitted,
+    id: str,  # noqa: A002 - the name in the path
+    forget: Annotated[bool, Query(), parsed_by(parse_boolean("forget"))] = False,
+) -> Response:
+    """Revoke an api key at once, the last admin key only on the server's machine; `forget` removes its name, too."""
+    if forget:
+        await caller.resources.refusals.write()  # those of this key, which would be logged with its name later
+    if not await caller.run(api_keys.revoke(id, forget, True)):
         raise _missing_key(id)
     return no_content()
 

@@ -688,6 +688,12 @@ class ImportedResult(BaseModel):
     notes: int
 
 
+class NamedApiKey(BaseModel):
+    id: str
+    name: str
+    is_revoked: bool
+
+
 class ErasedResult(BaseModel):
     namespace: str
     rows: dict[str, int] = Field(description="erased rows of each table")
@@ -697,6 +703,9 @@ class ErasedResult(BaseModel):
     bytes: int
     traces: list[str] = Field(description="where erased text was found; empty if it is gone")
     limits: str = Field("", description="what the database engine cannot promise about copies that it keeps itself")
+    keys: list[NamedApiKey] = Field(
+        description="api keys that still have the name of the namespace; DELETE with forget=true removes it"
+    )
 
 
 class WhoResult(BaseModel):

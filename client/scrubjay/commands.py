@@ -490,6 +490,7 @@ ROTATE_KEY = Verb(
 )  # fmt: skip
 REVOKE_KEY = Verb(
     "revoke_key", "api_keys.revoke", "DELETE", "/v1/apikeys/{id}", Argument("id", "path"),
+    Argument("forget", "query"),
     from_json=_no_content, missing=False, writes=True,
 )  # fmt: skip
 

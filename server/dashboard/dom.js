@@ -39,21 +39,40 @@ export function fill(node, ...children) {
   return put(node, ...children);
 }
 
-// Control characters, and those that change the direction of text or are invisible.
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+// What cannot be seen, or changes what is seen around it: control characters, Unicode's default-ignorable characters (joiners,
+// directions, variation selectors, tags), line separators and lone surrogates. Line breaks and tabs stay.
+// client/scrubjay/cli/visible.py has the same rule for the command.
+const INVISIBLE = String.raw`\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e`
+  + String.raw`\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}`;
+// Scripts in which a joiner changes the shape of a letter: from Hebrew and Arabic to Myanmar, Khmer to Vedic, and others.
+const JOINING = String.raw`\u0590-\u109f\u1780-\u18af\u1900-\u1cff\ua800-\uabff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{11fff}\u{1e900}-\u{1e95f}`;
+const EMOJI = String.raw`\u2100-\u2bff\u{1f000}-\u{1faff}`;
+const HAN = String.raw`\u3400-\u9fff\uf900-\ufaff\u{20000}-\u{3ffff}`;
+const SELECTABLE = String.raw`${JOINING}${EMOJI}${HAN}\u00a9\u00ae\u203c\u2049\u3030\u303d\u3297\u3299`;
+// Where an invisible character is part of a word or of an emoji. A second one after it is not.
+const PARTS = [
+  String.raw`(?<=[${JOINING}])\u200c(?=[${JOINING}\p{L}\p{N}])`,
+  String.raw`(?<=[\p{L}\p{N}])\u200c(?=[${JOINING}])`,
+  String.raw`(?<=[${JOINING}])\u200d`,
+  String.raw`(?<=[${EMOJI}\ufe0f])\u200d(?=[${EMOJI}])`,
+  String.raw`(?<=[${SELECTABLE}])[\ufe00-\ufe0f\u180b-\u180d\u180f\u{e0100}-\u{e01ef}]`,
+  String.raw`(?<=[0-9#*])\ufe0f(?=\u20e3)`,
+  ...["eng", "sct", "wls"].map((part) => `\u{1f3f4}${[...`gb${part}`].map((letter) => String.fromCodePoint(0xe0000 + letter.codePointAt(0))).join("")}\u{e007f}`),
+];
+const HIDDEN = new RegExp(`(${PARTS.join("|")})|[${INVISIBLE}]`, "gu");
 
-/** Text with its invisible characters made visible. Line breaks and tabs stay. */
+/** Text whose invisible characters are shown as codes; those that are part of a word or of an emoji stay, as line breaks and tabs do. */
 export function visible(text) {
-  return String(text).replace(HIDDEN, (c) => {
-    const code = c.codePointAt(0);
-    return code < 32 ? String.fromCodePoint(0x2400 + code) : `\\u${code.toString(16).padStart(4, "0")}`;
-  });
+  return String(text).replace(HIDDEN, (found, part) => part ?? [...Array(found.length).keys()].map((i) => code(found.charCodeAt(i))).join(""));
 }
 
-/** A name on one line, isolated so that its direction does not reach its surroundings. */
+const code = (unit) => (unit < 32 ? String.fromCodePoint(0x2400 + unit) : `\\u${unit.toString(16).padStart(4, "0")}`);
+
+/** A name on one line, isolated so that its direction does not reach its surroundings; in quotes if it begins or ends with spaces. */
 export function label(text, limit = 200) {
-  const shown = visible(text).replace(/\n/g, "␊").replace(/\t/g, "␉");
-  return h("bdi", shown.length > limit ? { title: shown.slice(0, 2000) } : {}, cut(shown, limit));
+  const name = String(text), isSpaced = name.trim() !== name;
+  const shown = visible(isSpaced ? `"${name}"` : name).replace(/\n/g, "␊").replace(/\t/g, "␉");
+  return h(isSpaced ? "bdi.spaced" : "bdi", shown.length > limit ? { title: shown.slice(0, 2000) } : {}, cut(shown, limit));
 }
 
 export function cut(text, limit) {

@@ -1,7 +1,7 @@
 // Api keys, for administrators: issue, limit, replace and revoke. A key itself is shown once.
 
-import { get, send } from "./api.js";
-import { ago, count, h, label, size } from "./dom.js";
+import { get, send, withQuery } from "./api.js";
+import { ago, count, h, label, size, visible } from "./dom.js";
 import { bar, button, confirmDeletion, copyable, dialog, empty, load, toast, wideTable } from "./ui.js";
 
 const LIMITS = [["writes_per_day", "Writes a day"], ["max_bytes", "Bytes"], ["max_namespaces", "Namespaces"]];
@@ -34,10 +34,28 @@ function row(key, changed) {
 }
 
 async function revoke(key, changed) {
-  if (!await confirmDeletion(`Revoke “${key.name}”?`, "Programs and browsers that use it are out at once.", { action: "Revoke" })) return;
-  await send("DELETE", `/v1/apikeys/${encodeURIComponent(key.id)}`);
+  const forget = h("input", { type: "checkbox" });
+  const body = h("label.check", {}, forget, "Forget its name and its namespaces: in the log, its id takes their place");
+  if (!await confirmDeletion(`Revoke “${visible(key.name)}”?`, "Programs and browsers that use it are out at once.", { action: "Revoke", body })) return;
+  await end(key, forget.checked);
   toast("Revoked");
   changed();
+}
+
+const end = (key, forget) => send("DELETE", withQuery(`/v1/apikeys/${encodeURIComponent(key.id)}`, { forget }));
+
+/** The keys that have the name of an erased namespace, each with a button that revokes it and removes the name. */
+export function offerToForget(keys) {
+  return dialog("Api keys that have the name", (close) => [
+    h("p.soft", {}, "The namespace is erased; these keys have its name among their namespaces or in their own name. Forgotten, they are revoked, and in the log their id takes the place of the name. Then scrubjay compact, on the server's machine, clears copies in the free space of a file."),
+    keys.map((key) => h("div.row", {}, h("span.grow", {}, label(key.name, 60), " ", h("span.soft.mono", {}, key.id), key.is_revoked && " is revoked"),
+      button("Revoke and forget", async (event) => {
+        const pressed = event.currentTarget;
+        await end(key, true);
+        pressed.replaceWith(h("span.soft", {}, "Forgotten"));
+      }, { kind: "danger" }))),
+    h("div.buttons", {}, h("button.primary", { type: "button", onclick: () => close(true) }, "Done")),
+  ]);
 }
 
 async function rotate(key) {
@@ -76,17 +94,19 @@ function noKeys() {
 async function issue(changed) {
   const name = h("input", { required: true, autocomplete: "off", placeholder: "support bot" });
   const patterns = h("input", { value: "*", autocomplete: "off" });
+  const exact = h("input", { type: "checkbox", onchange: () => { if (exact.checked && patterns.value === "*") patterns.value = ""; } });
   const may = h("select", {}, h("option", { value: "write" }, "Read and write"), h("option", { value: "read" }, "Only read"), h("option", { value: "admin" }, "Administer the server"));
   const issued = await dialog("Issue an api key", (close) => {
     const fault = h("div.alert", { role: "alert", hidden: true });
     return h("form", { onsubmit: async (event) => {
       event.preventDefault();
-      const namespaces = patterns.value.split(",").map((each) => each.trim()).filter(Boolean);
+      const namespaces = exact.checked ? [patterns.value] : patterns.value.split(",").map((each) => each.trim()).filter(Boolean);
       const isAdmin = may.value === "admin";
-      const body = { name: name.value, namespaces: isAdmin ? ["*"] : namespaces, read_only: may.value === "read", admin: isAdmin };
+      const body = { name: name.value, namespaces: isAdmin ? ["*"] : namespaces, read_only: may.value === "read", admin: isAdmin, exact: exact.checked && !isAdmin };
       try { close(await send("POST", "/v1/apikeys", { body })); } catch (error) { fault.hidden = false; fault.textContent = error.message; }
     } }, h("label", {}, "Name, which the log of changes shows", name),
-    h("label", {}, "It may", may), h("label", {}, "Namespaces, as patterns: support-*, team-1", patterns), fault,
+    h("label", {}, "It may", may), h("label", {}, "Namespaces, as patterns: support-*, team-1", patterns),
+    h("label.check", {}, exact, "One exact name, in which * and commas mean themselves"), fault,
     h("div.buttons", {}, h("button", { type: "button", onclick: () => close(null) }, "Cancel"), h("button.primary", { type: "submit" }, "Issue")));
   });
   if (!issued) return;

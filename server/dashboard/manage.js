@@ -4,9 +4,10 @@ import { at, get, send } from "./api.js";
 import { count, h, size } from "./dom.js";
 import { attempt, button, confirmDeletion, toast } from "./ui.js";
 import { erasePerson } from "./erase.js";
+import { offerToForget } from "./keys.js";
 
 export function manageView({ namespace, who, summary }) {
-  return h("div.stack", {}, limits(namespace, who, summary), copy(namespace), !who.read_only && [person(namespace), ending(namespace, who)]);
+  return h("div.stack", {}, limits(namespace, who, summary), copy(namespace), !who.read_only && [person(namespace, who), ending(namespace, who)]);
 }
 
 function limits(namespace, who, summary) {
@@ -63,12 +64,13 @@ function copy(namespace) {
     h("a.button", { href: at(namespace, "export"), download: `${namespace.replace(/[^\w.-]+/g, "-")}.jsonl` }, "Export")));
 }
 
-function person(namespace) {
+function person(namespace, who) {
   const name = h("input", { required: true, autocomplete: "off", placeholder: "sarah", "aria-label": "Name of the person", class: "grow" });
   return h("section.panel", {}, h("header", {}, h("h2", {}, "Erase one person")), h("form.pad.stack", { onsubmit: (event) => {
     event.preventDefault();
     attempt(() => erasePerson(namespace, name.value.trim()));
-  } }, h("p.soft", {}, "Finds the sessions, values and notes that have a name, lists them, and erases those that you leave ticked."),
+  } }, h("p.soft", {}, "Finds the sessions, values and notes that have a name, lists them, and erases those that you leave ticked. ",
+    who.admin && ["Names are also in api keys: ", h("a", { href: "#/keys" }, "revoke and forget"), " those of the person."]),
   h("div.row", {}, name, h("button.danger", { type: "submit" }, "Find"))));
 }
 
@@ -85,6 +87,7 @@ function ending(namespace, who) {
     if (!sure) return;
     const result = await send("POST", at(namespace, "erase"));
     toast(result.traces.length ? `Traces remain: ${result.traces.join(", ")}` : "Erased: no trace was found in the file", result.traces.length ? "error" : "");
+    if (result.keys.length) await offerToForget(result.keys);
     location.hash = "#/";
   }, { kind: "danger primary" });
   return h("section.panel", {}, h("header", {}, h("h2", {}, "Delete")), h("div.pad.stack", {},

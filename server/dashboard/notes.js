@@ -69,7 +69,7 @@ function row(namespace, note, who, changed) {
       note.times > 1 && h("span.soft", {}, `remembered ${note.times} times`),
       h("span.soft", {}, ago(note.updated_at)), note.expires_at && h("span.tag.warn", {}, "expires ", ago(note.expires_at)),
       !who.read_only && h("span.actions", {}, // a superseded note that is stored again would be current again
-        !note.superseded_by && !note.pinned && button("Pin", async () => { await replace(namespace, { ...note, pinned: true }); changed(); }, { kind: "plain" }),
+        !note.superseded_by && button(note.pinned ? "Unpin" : "Pin", async () => { await replace(namespace, { ...note, pinned: !note.pinned }); changed(); }, { kind: "plain" }),
         !note.superseded_by && button("Edit", () => edit(namespace, note, changed), { kind: "plain" }),
         button("Forget", () => forget(namespace, note, changed), { kind: "plain danger" }))));
 }
@@ -99,14 +99,14 @@ function recallBox({ namespace, signal, who }, filters, place, changed) {
 
 /** The score of a recalled note, and what it is made of. */
 function score({ score: total, explanation }) {
-  const parts = Object.entries(explanation?.parts ?? {});
+  const parts = Object.entries(explanation?.parts ?? {}).filter(isShown);
   const bars = h("div.parts", { role: "img", "aria-label": parts.map(([name, value]) => `${PARTS[name] ?? name} ${signed(value)}`).join(", ") });
   for (const [name, value] of parts.filter(([, each]) => each > 0)) {
     const part = h("i", { class: colourOf(name), title: PARTS[name] ?? name });
     part.style.width = `${value * 100}%`;
     bars.append(part);
   }
-  const words = Object.entries(explanation?.words ?? {});
+  const words = Object.entries(explanation?.words ?? {}).filter(isShown);
   return h("div.stack.explanation", {},
     h("div.score", {}, h("b", {}, total.toFixed(2)), bars),
     h("div.legend", {}, parts.map(([name, value]) => h("span", {}, h("i", { class: colourOf(name) }), `${PARTS[name] ?? name} ${signed(value)}`))),
@@ -117,6 +117,9 @@ function score({ score: total, explanation }) {
 function colourOf(name) {
   return `p-${name in PARTS ? name.replace(" ", "-") : "other"}`;
 }
+
+/** Whether a part of a score is more than +0.00. */
+const isShown = ([, value]) => Number(value.toFixed(2)) !== 0;
 
 function signed(value) {
   return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}`;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from playwright.sync_api import expect
 from browser.chromium import browsing
 from harness import eventually, fresh_name, issue_key, run_command, serving
 from scrubjay import Memory
+from scrubjay.cli.visible import visible
 from scrubjay.conversations import split_key
 from scrubjay.store.sqlite import SqliteStore
 
@@ -569,6 +571,24 @@ def test_a_recall_explains_itself(page, open_server, memory):
     expect(best.locator(".explanation")).to_contain_text("prefer")
 
 
+def test_parts_of_a_score_that_round_to_zero_are_not_shown(page, open_server, memory):
+    explanation = {"parts": {"words": 0.4, "time": 0.004, "question": -0.004}, "words": {"topic": 0.4, "topi…": 0.004}}
+    memory.remember("A topic")
+
+    def explain(route):
+        response = route.fetch()
+        found = response.json()
+        found["notes"][0]["explanation"] = explanation
+        route.fulfill(response=response, json=found)
+
+    page.route("**/notes/recall", explain)
+    show(page, open_server, "n", memory.namespace, "notes")
+    page.get_by_role("searchbox", name="What would an agent ask?").fill("which topic?")
+    page.get_by_role("button", name="Recall").click()
+    expect(page.locator(".legend")).to_have_text("words of the note +0.40")
+    expect(page.locator(".explanation .tag")).to_have_text(["topic +0.40"])
+
+
 def test_a_note_is_filtered_pinned_edited_and_forgotten(page, open_server, memory):
     memory.remember("Sarah prefers tea", type="preference", tags=["drinks"], session="s1")
     memory.remember("Deploys happen on Monday", type="rule")
@@ -582,6 +602,10 @@ def test_a_note_is_filtered_pinned_edited_and_forgotten(page, open_server, memor
     expect(rows).to_have_count(1)
     rows.get_by_role("button", name="Pin").click()
     expect(rows.get_by_text("pinned")).to_be_visible()
+    rows.get_by_role("button", name="Unpin").click()
+    expect(rows.get_by_text("pinned")).to_have_count(0)
+    rows.get_by_role("button", name="Pin").click()
+    expect(rows.get_by_role("button", name="Unpin")).to_be_visible()
     rows.get_by_role("button", name="Edit").click()
     page.get_by_role("textbox", name="Text").fill("Sarah prefers coffee")
     page.get_by_role("button", name="Save").click()
@@ -731,6 +755,58 @@ def test_a_key_that_sees_nothing_is_told_what_it_may_see(page, tmp_path):
         expect(page.locator(".empty")).to_contain_text("It may only read namespaces that match team-*.")
 
 
+def test_after_an_erasure_the_keys_with_the_name_are_revoked_and_forgotten(page, tmp_path):
+    path, name = tmp_path / "db", "user-ann"
+    admin = issue_key(path, "boss", "--admin")
+    for each in ("phone of ann", "laptop of ann", "tablet of ann"):
+        key = issue_key(path, each, "--exact", "--namespaces", name)
+    with serving(path, "--durability", "fast") as server:
+        with Memory(name, url=server.url, api_key=key, timeout=60) as memory:
+            memory.set("k", 1)
+        page.goto(server.url)
+        page.get_by_label("Api key", exact=True).fill(admin)
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("link", name="Keys").click()
+        page.get_by_role("row", name="phone of ann").get_by_role("button", name="Revoke").click()
+        page.get_by_label("Forget its name").check()
+        page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+        expect(page.get_by_role("row", name="phone of ann")).to_have_count(0)
+        show(page, server, "n", name, "manage")
+        page.get_by_role("button", name="Erase with proof").click()
+        page.get_by_role("dialog").get_by_role("textbox").fill(name)
+        page.get_by_role("dialog").get_by_role("button", name="Erase").click()
+        keys = page.get_by_role("dialog", name="Api keys that have the name")
+        expect(keys.locator("bdi")).to_have_text(["laptop of ann", "tablet of ann"])
+        keys.get_by_role("button", name="Revoke and forget").first.click()
+        expect(keys.get_by_text("Forgotten", exact=True)).to_be_visible()
+        keys.get_by_role("button", name="Done").click()
+        expect(page.get_by_role("heading", name="Namespaces")).to_be_visible()
+    listed = run_command("key", "list", "--path", path).stdout.decode()
+    assert "tablet of ann" in listed
+    assert "laptop" not in listed
+    assert not re.search("phone|laptop", run_command("audit", "--json", "--path", path).stdout.decode())
+
+
+def test_a_key_for_one_exact_name_is_issued_in_the_page(page, tmp_path):
+    path = tmp_path / "db"
+    issue_key(path, "boss", "--admin")
+    with serving(path, "--durability", "fast") as server:
+        page.goto(server.url)
+        page.get_by_label("Api key", exact=True).fill(issue_key(path, "me", "--admin"))
+        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("link", name="Keys").click()
+        page.get_by_role("button", name="Issue a key").click()
+        page.get_by_label("Name, which the log of changes shows").fill("one user")
+        page.get_by_label("One exact name").check()
+        expect(page.get_by_label("Namespaces, as patterns")).to_have_value("")
+        page.get_by_label("Namespaces, as patterns").fill("user-*,x")
+        page.get_by_role("button", name="Issue", exact=True).click()
+        key = page.get_by_role("dialog").locator("pre").inner_text()
+        with Memory("user-*,x", url=server.url, api_key=key, timeout=60) as memory:
+            memory.set("k", 1)
+            assert memory.namespaces() == ["user-*,x"]
+
+
 def issue_in_the_page(page) -> str:
     """Issue a key for team-* as an administrator does; the key, which is shown once."""
     page.get_by_role("link", name="Keys").click()
@@ -778,6 +854,28 @@ def test_hostile_content_is_shown_and_never_run(page, open_server, memory):
         assert page.locator("main img, main script, main b[onclick]").count() == 0
 
 
+def test_the_page_shows_the_same_characters_as_the_command(page, open_server):
+    some = (
+        "ab1_ \n\u0301\u200b\u200c\u200d\u202e\ufe0f\ufe00\U000e0100\u20e3\u0645\u06f1\u0915\u094d葛©❤👩\U0001f3fd\x85"
+    )
+    texts = ["".join(each) for each in itertools.product(some, repeat=3)]
+    texts += [
+        f"🏴{''.join(chr(0xE0000 + ord(letter)) for letter in name)}\U000e007f" for name in ("gbsct", "gbwls", "hi")
+    ]
+    texts += [chr(code) for code in range(32, 0x110000) if not 0xD800 <= code < 0xE000]
+    page.goto(open_server.url)
+    shown = page.evaluate("async (texts) => texts.map((await import('/dashboard/dom.js')).visible)", texts)
+    assert shown == [visible(text) for text in texts]
+
+
+def test_persian_and_joined_emoji_are_shown_as_they_are_and_what_deceives_as_codes(page, open_server, memory):
+    text = "سلام، می\u200cخواهم کتاب\u200cها را ببینم 👩\u200d💻"
+    memory.append(f"session:{text}:messages", {"role": "user", "name": text, "content": f"{text}\u202e"})
+    show(page, open_server, "n", memory.namespace, "chats", f"session:{text}:messages")
+    expect(page.locator(".bubble")).to_have_text(f"{text}\\u202e")
+    expect(page.locator(".message .by bdi")).to_have_text(text)
+
+
 VIEWS = [
     (),
     ("activity",),
@@ -802,8 +900,11 @@ def test_every_view_fits_a_phone(page, open_server, filled):
         expect(page.locator("main .panel:visible").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], view
     show(page, open_server, "n", filled.namespace, "notes")
+    page.set_viewport_size({"width": 360, "height": 740})
+    tabs = page.get_by_role("navigation", name="Contents of the namespace")
+    assert tabs.evaluate("tabs => tabs.scrollWidth <= tabs.clientWidth")
     for name in ("type", "tag", "session"):
-        assert page.get_by_role("combobox", name=name, exact=True).bounding_box()["width"] > 90
+        assert page.get_by_role("combobox", name=name, exact=True).bounding_box()["width"] > 120
 
 
 def test_axe_finds_nothing_serious_in_light_and_dark(page, open_server, filled):
@@ -830,6 +931,17 @@ def test_the_page_is_used_with_the_keyboard_alone(page, open_server, filled):
     page.locator("tbody a").first.focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_contain_text(filled.namespace)
+
+
+def test_a_name_that_begins_or_ends_with_spaces_is_in_quotes(page, tmp_path):
+    with serving(tmp_path / "db", "--durability", "fast") as server:
+        for name in ("   ", " a", "b c"):
+            with Memory(name, url=server.url, timeout=60) as memory:
+                memory.set("k", 1)
+        show(page, server)
+        assert sorted(page.locator("tbody a").all_inner_texts()) == ['"   "', '" a"', "b c"]
+        page.locator("tbody a", has_text='"   "').click()
+        expect(page.get_by_role("link", name="k", exact=True)).to_be_visible()
 
 
 def test_ten_thousand_namespaces_are_paged_searched_and_sorted_by_the_server(page, tmp_path):

@@ -385,6 +385,18 @@ def notes(tmp_path):
     return path
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("rm", "ns", "key"), ("clear", "ns"), ("clear", "ns", "k"), ("forget", "ns", "n-1"),
+        ("forget-session", "ns", "s"), ("erase", "ns"), ("key", "revoke", "3f9c0a12"),
+        ("pending", "--drop", "--all-servers"),
+    ],
+)  # fmt: skip
+def test_every_command_that_deletes_takes_yes(scrubjay, words):
+    assert scrubjay(*words, "--yes").returncode != 2
+
+
 def test_a_table_has_headings_and_colours_on_a_terminal_only(notes, scrubjay):
     plain = scrubjay("notes", "ns", "--path", notes).stdout
     assert "text" not in plain

@@ -73,6 +73,12 @@ def test_chat_does_not_let_a_message_control_the_terminal(scrubjay, memory):
     assert "\x1b" not in scrubjay("chat", "support")[1]
 
 
+def test_chat_prints_persian_and_joined_emoji_as_they_are_and_what_deceives_as_codes(scrubjay, memory):
+    text = "می\u200cخواهم 👩\u200d💻"
+    memory.append("history", {"role": "user", "content": f"{text}\u202e", "name": text})
+    assert scrubjay("chat", "support")[1] == f"{text}: {text}\\u202e\n"
+
+
 def test_more_messages_than_a_page_are_printed(scrubjay, memory):
     memory.append("history", *({"role": "user", "content": str(number)} for number in range(1500)))
     assert scrubjay("chat", "support", "-n", "1200")[1].splitlines() == [f"user: {n}" for n in range(300, 1500)]

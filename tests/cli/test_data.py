@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from harness import Server, clean_environment, fresh_name, run_command, serving
-from scrubjay import Memory
+from harness import Server, clean_environment, eventually, fresh_name, issue_key, run_command, serving
+from scrubjay import Forbidden, Memory
 from scrubjay.cli import data, main
 from scrubjay.cli.output import Report
 from scrubjay.store import items, usage
@@ -212,6 +212,29 @@ def test_erasing_leaves_nothing_in_the_files_of_a_running_server(here, where):
         assert memory.keys() == []
     assert namespace not in requests.get(f"{here.url}/v1/namespaces", timeout=60).json()["namespaces"]
     assert len(state(here, other)) > 1
+
+
+def test_erasing_names_the_keys_that_have_the_name_and_the_commands_that_remove_it(tmp_path):
+    path, name = tmp_path / "db", "user-ZQXuser"
+    admin = issue_key(path, "boss", "--admin")
+    key = issue_key(path, "user ZQXuser", "--exact", "--namespaces", name)
+    with serving(path) as server:
+        with Memory(name, url=server.url, api_key=key) as memory:
+            memory.set("k", 1)
+        with Memory("other", url=server.url, api_key=key, strict=True) as memory, pytest.raises(Forbidden):
+            memory.set("k", 1)
+        where = {"SCRUBJAY_URL": server.url, "SCRUBJAY_API_KEY": admin}
+        eventually(lambda: b"REFUSED" in scrubjay("audit", **where).stdout)
+        shown = scrubjay("erase", name, "--yes", **where).stdout.decode()
+        command = re.search(r"scrubjay (key revoke .*)", shown)[1].split()
+        assert "(user ZQXuser) is in force, and has this name" in shown
+        assert json.loads(scrubjay("erase", name, "--yes", "--json", **where).stdout)["keys"][0]["id"] == command[2]
+        assert scrubjay(*command, **where).returncode == 0
+        assert scrubjay("erase", name, "--yes", **where).returncode == 1, "nothing has the name any more"
+        assert b"ZQXuser" not in scrubjay("audit", "--json", **where).stdout
+    assert scrubjay("compact", "--path", path).returncode == 0
+    for part in tmp_path.iterdir():
+        assert b"ZQXuser" not in part.read_bytes(), part
 
 
 def test_erasing_asks_for_the_name_on_a_terminal(here):

@@ -128,7 +128,7 @@ ADMIN = {
     "audit": lambda executor: executor.run(commands.AUDIT("", None, 0.0, "0")),
     "api_keys": lambda executor: executor.run(commands.API_KEYS("")),
     "issue_key": lambda executor: executor.run(commands.ISSUE_KEY("", "n", ("*",), False, False, {}, False)),
-    "revoke_key": lambda executor: executor.run(commands.REVOKE_KEY("", "x")),
+    "revoke_key": lambda executor: executor.run(commands.REVOKE_KEY("", "x", False)),
     "export": lambda executor: executor.export("ns", lambda _: None, lambda *_: None),
     "backup": lambda executor: executor.backup(lambda _: None, lambda *_: None),
     "erase": lambda executor: executor.erase("ns", dict),

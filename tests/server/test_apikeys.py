@@ -194,6 +194,35 @@ def test_keys_are_listed_without_secrets_and_revoked_immediately(guarded):
     assert "key list" in gone.stderr
 
 
+def test_a_refusal_that_waits_to_be_logged_does_not_outlive_the_name_of_its_key(guarded):
+    admin = {"SCRUBJAY_URL": guarded.url, "SCRUBJAY_API_KEY": guarded.keys["admin"]}
+    key = issue(guarded.path, "--name", "Sarah Lind", "--exact", "--namespaces", "user-sarah", **admin)
+    url, headers = f"{guarded.url}/v1/apikeys/{key.split('_')[1]}", {"Authorization": f"Bearer {guarded.keys['admin']}"}
+    with Memory("sales", url=guarded.url, api_key=key, strict=True) as memory, pytest.raises(Forbidden):
+        memory.set("k", 1)
+    assert requests.delete(url, params={"forget": "true"}, headers=headers, timeout=60).status_code == 204
+    logged = run_text("audit", **admin).stdout
+    assert re.search(rf"{key.split('_')[1]} .*REFUSED", logged)
+    assert "Sarah" not in logged
+
+
+def test_names_of_keys_deceive_nobody_in_the_list_and_in_the_log(tmp_path):
+    path = tmp_path / "db"
+    issue(path, "--admin")
+    key = issue(path, "--name", "boss\u202e", "--namespaces", "a\u202e*")
+    where = {"SCRUBJAY_PATH": str(path)}
+    assert r'"a\u202e*"' in run_text("key", "list", **where).stdout
+    with serving(path) as server, Memory("a\u202e", url=server.url, api_key=key) as memory:
+        memory.set("k", 1)
+    shown = [
+        run_text(*words, **where).stdout
+        for words in (("key", "list"), ("audit",), ("key", "revoke", key.split("_")[1]))
+    ]
+    for text in shown:
+        assert r"boss\u202e" in text
+        assert "\u202e" not in text
+
+
 def test_only_the_hash_of_a_key_is_in_the_file(tmp_path):
     secret = issue(tmp_path / "db")
     store = SqliteStore(tmp_path / "db")
@@ -524,16 +553,17 @@ class Keys(RuleBasedStateMachine):
                 self.known[secret] = secret.split("_")[1]
                 self.in_force[self.known[secret]] = is_admin
 
-    @rule(pick=st.randoms(use_true_random=False), keep_admin=st.booleans())
-    def revoke(self, pick, keep_admin: bool) -> None:
+    @rule(pick=st.randoms(use_true_random=False), forget=st.booleans(), keep_admin=st.booleans())
+    def revoke(self, pick, forget: bool, keep_admin: bool) -> None:
         if not self.known:
             return
         identity = pick.choice(list(self.known.values()))
         if keep_admin and [one for one, admin in self.in_force.items() if admin] == [identity]:
             with pytest.raises(Forbidden):
-                self.store.run(api_keys.revoke(identity, True))
+                self.store.run(api_keys.revoke(identity, forget, True))
         else:
-            assert self.store.run(api_keys.revoke(identity, keep_admin)) is (identity in self.in_force)
+            found = self.store.run(api_keys.revoke(identity, forget, keep_admin))
+            assert found is (forget or identity in self.in_force)
             self.in_force.pop(identity, None)
 
     @invariant()

@@ -13,8 +13,9 @@ import pytest
 from harness import clean_environment
 from scrubjay.errors import Unavailable
 from scrubjay.exact_json import encode
-from scrubjay.store import api_keys, items, lists, notes, usage, vectors
+from scrubjay.store import api_keys, changes, items, lists, notes, usage, vectors
 from scrubjay.store.idempotency import IdempotencyKey, run_once
+from scrubjay.store.operation import Actor
 from scrubjay.store.sqlite import SqliteStore, erase, maintenance
 from scrubjay.validation import NewNote
 
@@ -77,6 +78,24 @@ def test_no_data_of_an_erased_namespace_is_left(store):
     assert store.run(usage.list_namespaces()) == ["bob"]
     assert store.find_problems() == []
     assert erase.erase(store, "alice").rows == {}, "erasing again finds nothing"
+
+
+def test_the_name_of_a_forgotten_key_is_in_no_byte_of_the_files(store):
+    name = "a-person-with-a-long-name"
+    issued = store.run(api_keys.issue(f"key of {name}", (name,), False, False, {}, True))
+    actor = Actor(issued.apikey.name, issued.apikey.id)
+    for operation in (
+        items.set_item(name, "k", "1"),
+        items.set_item("shared", "k", "1"),
+        changes.refuse(changes.Refusal("set", "other", "", "forbidden")),
+    ):
+        operation.actor = actor
+        store.run(operation)
+    (key,) = erase.erase(store, name).keys
+    assert key["id"] == issued.apikey.id
+    store.run(api_keys.revoke(key["id"], True))
+    assert erase.erase(store, name).keys == []
+    assert name.encode() not in on_disk(store)
 
 
 def test_tables_of_later_versions_are_erased_as_well(store):

@@ -461,6 +461,13 @@ def test_whatever_commits_first_a_watcher_sees_all_in_order(open_store):
     assert [change.id for change in seen] == list(range(1, 61))
 
 
+def test_erasing_names_the_keys_that_have_the_name(store):
+    issued = store.run(api_keys.issue("phone", ("ns",), False, False, {}, True))
+    assert erase.erase(store, "ns").keys == [{"id": issued.apikey.id, "name": "phone", "is_revoked": False}]
+    store.run(api_keys.revoke(issued.apikey.id, True))
+    assert erase.erase(store, "ns").keys == []
+
+
 def test_the_numbers_of_an_erased_namespace_go_on(store):
     for n in range(3):
         store.run(items.set_item("ns", "k", str(n)))

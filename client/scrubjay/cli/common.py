@@ -97,6 +97,11 @@ def confirm(what: str, name: str, arguments: argparse.Namespace) -> None:
         raise InvalidInput("the name does not match; nothing was erased")
 
 
+def add_yes(parser: argparse.ArgumentParser, what: str = "for scripts: nothing is asked anyway") -> None:
+    """Add --yes, which every command that deletes takes, so that nobody has to know which of them ask."""
+    parser.add_argument("--yes", action="store_true", help=what)
+
+
 def executor_of(arguments: argparse.Namespace) -> contextlib.closing[Executor]:
     """An executor for commands that are about the whole store."""
     return contextlib.closing(open_executor(resolve_arguments(url=arguments.url, path=arguments.path)))

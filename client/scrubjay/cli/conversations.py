@@ -6,9 +6,10 @@ import argparse
 import json
 from collections.abc import Iterable
 
-from scrubjay.cli.common import SECONDS, confirm, fail, open_memory, require_namespace
+from scrubjay.cli.common import SECONDS, add_yes, confirm, fail, open_memory, require_namespace
 from scrubjay.cli.output import NUMBER_ALIGN, Column, Report, note, print_records, printable
 from scrubjay.cli.parser import Commands
+from scrubjay.cli.visible import visible
 from scrubjay.errors import pluralize, repr_short
 from scrubjay.memory import Memory
 from scrubjay.models import Change, Conversation, Message
@@ -140,18 +141,17 @@ def _no_conversation(memory: Memory, arguments: argparse.Namespace) -> str:
 def _lines(message: Message) -> str:
     """A message as text: its time, its sender, what it says, and a line for each tool call and result."""
     said_at = f"{message.time:%Y-%m-%d %H:%M:%S}  " if message.time else ""
-    lines = [f"{said_at}{printable(message.sender)}: {_safe(message.message)}".rstrip()]
+    lines = [f"{said_at}{printable(message.sender)}: {_indented(message.message)}".rstrip()]
     for call in message.tool_calls:
         arguments = json.dumps(call["arguments"], ensure_ascii=False)
-        lines.append(f"  → {printable(call['name'])} {_safe(arguments)}")
-    lines += [f"  ← {printable(result['name'])} {_safe(result['content'])}" for result in message.tool_results]
+        lines.append(f"  → {printable(call['name'])} {_indented(arguments)}")
+    lines += [f"  ← {printable(result['name'])} {_indented(result['content'])}" for result in message.tool_results]
     return "\n".join(lines)
 
 
-def _safe(text: str) -> str:
-    """The text without control characters, which could change what a terminal shows; further lines are indented."""
-    shown = "".join(each if each.isprintable() or each in "\n\t" else f"\\x{ord(each):02x}" for each in text)
-    return shown.replace("\n", "\n    ")
+def _indented(text: str) -> str:
+    """The text without what could change what a terminal shows; further lines are indented."""
+    return visible(text).replace("\n", "\n    ")
 
 
 def add_commands(command: Commands) -> None:
@@ -176,4 +176,4 @@ def add_commands(command: Commands) -> None:
         example="scrubjay forget-session my-assistant user-42",
     )  # fmt: skip
     eraser.add_argument("session", metavar="SESSION", help="the name, as `scrubjay sessions` prints it")
-    eraser.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes(eraser, "do not ask")

@@ -9,14 +9,15 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from scrubjay import commands
 from scrubjay.cli import series
 from scrubjay.cli.common import (
+    add_yes,
     confirm,
     executor_of,
     fail,
@@ -26,7 +27,7 @@ from scrubjay.cli.common import (
     require_namespace,
     settings_of,
 )
-from scrubjay.cli.output import Report, format_size, note
+from scrubjay.cli.output import Report, format_size, note, printable
 from scrubjay.cli.parser import Commands
 from scrubjay.cli.progress import Progress
 from scrubjay.errors import Forbidden, InvalidInput, Unavailable, operand, pluralize
@@ -372,12 +373,14 @@ def erase(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted: deleted rows may still be in the file; run `scrubjay compact`", file=sys.stderr)
         raise
-    if not any(erased.rows for erased in erasures):
+    keys = erasures[-1].keys
+    if not (keys or any(erased.rows for erased in erasures)):
         return fail(f"there is no namespace {namespace!r}, so nothing was erased")
     with Report(arguments) as report:
         report(traces=[])
         for erased in erasures:
             _report_erased(erased, report)
+        _report_named_keys(keys, report, settings_of(arguments))
     return 1 if any(erased.traces for erased in erasures) else 0
 
 
@@ -496,6 +499,22 @@ def _report_erased(erased: erasure.Erasure, report: Report) -> None:
         report("found    nothing: the data is gone from this database; backups, exports and copies still have it")
 
 
+def _report_named_keys(keys: Sequence[Mapping[str, Any]], report: Report, settings: Settings) -> None:
+    """Print the api keys that still have the name, and the commands that remove it."""
+    flags = f"--url {shlex.quote(settings.url)}" if settings.url else engine.flags_of(settings)
+    report(keys=list(keys))
+    for key in keys[:MAX_NAMES]:
+        state = "is revoked, and still" if key["is_revoked"] else "is in force, and"
+        report(
+            f"CAUTION  api key {key['id']} ({printable(key['name'])}) {state} has this name; to revoke and forget it:"
+        )
+        report(f"         scrubjay key revoke {key['id']} --forget {flags}")
+    if len(keys) > MAX_NAMES:
+        report(f"         and {pluralize(len(keys) - MAX_NAMES, 'more key')}, which --json has")
+    if keys and not settings.store:  # copies in the free space of pages; in PostgreSQL nothing clears those
+        report(f"         scrubjay compact {'on the machine that has the file' if settings.url else flags}")
+
+
 def _path_only(arguments: argparse.Namespace) -> Path:
     settings = settings_of(arguments)
     engine.require_file(settings, _INSTEAD_OF_RESTORE)
@@ -602,7 +621,7 @@ def add_commands(command: Commands) -> None:
         "erase", erase, "erase a namespace, then search the file for remains", "namespace",
         example="scrubjay erase my-agent",
     )  # fmt: skip
-    eraser.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes(eraser, "do not ask")
     saver = command(
         "recover", recover, "copy everything that can be read from a damaged database into a new file", "file",
         example="scrubjay recover scrubjay.db", flags=None,

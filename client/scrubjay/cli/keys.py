@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Callable
 
 from scrubjay import commands
-from scrubjay.cli.common import add_limit_flags, executor_of, fail, given_limits, settings_of
-from scrubjay.cli.output import Column, Report, format_size, note, print_json, print_records
+from scrubjay.cli.common import add_limit_flags, add_yes, executor_of, fail, given_limits, settings_of
+from scrubjay.cli.output import Column, Report, format_size, note, print_json, print_records, printable
 from scrubjay.cli.parser import Commands
 from scrubjay.models import ApiKey
 from scrubjay.settings import DEFAULT_MAX_BYTES, DEFAULT_WRITES_PER_DAY, parse_count, parse_size
@@ -54,9 +54,9 @@ def list_(arguments: argparse.Namespace) -> int:
     columns = (
         Column("id", lambda key: key.id),
         Column("may", _permission),
-        Column("namespaces", lambda key: _quote_spaces(",".join(key.namespaces))),
+        Column("namespaces", lambda key: printable(_quote_spaces(",".join(key.namespaces)))),
         Column("issued", lambda key: f"{key.created_at:%Y-%m-%d}"),
-        Column("name", lambda key: key.name),
+        Column("name", lambda key: printable(key.name)),
     )
     print_records(arguments, found, *columns, empty="no api key is in force")
     return 0
@@ -105,12 +105,19 @@ def rotate(arguments: argparse.Namespace) -> int:
 def revoke(arguments: argparse.Namespace) -> int:
     with executor_of(arguments) as executor:
         keys = {key.id: key for key in executor.run(commands.API_KEYS(""))}
-        found = executor.run(commands.REVOKE_KEY("", arguments.id))
+        found = executor.run(commands.REVOKE_KEY("", arguments.id, arguments.forget))
     if not found:
         return _no_such_key(arguments.id)
     with Report(arguments) as report:
-        name = f" ({keys[arguments.id].name})" if arguments.id in keys else ""
+        name = f" ({printable(keys[arguments.id].name)})" if arguments.id in keys else ""
         report(f"revoked  api key {arguments.id}{name}", revoked=arguments.id)
+        if arguments.forget:
+            report("removed  its name and its namespaces; in the log its id takes their place", forgotten=arguments.id)
+    if arguments.forget:
+        note(
+            "a name that another key has, too, stays in the log until that key is forgotten as well; in a SQLite file,"
+            " copies are left in free space until the next `scrubjay compact` or `scrubjay erase`"
+        )
     if [key.id for key in keys.values() if key.admin] == [arguments.id]:
         flags = engine.flags_of(settings_of(arguments))
         note(f"that was the last admin key; to make another: scrubjay key issue --admin {flags}")
@@ -158,5 +165,11 @@ def add_commands(command: Commands) -> None:
         example="scrubjay key rotate 3f9c0a12",
     )  # fmt: skip
     revoker = command("revoke", revoke, "revoke an api key, at once", example="scrubjay key revoke 3f9c0a12")
+    add_yes(revoker)
+    revoker.add_argument(
+        "--forget",
+        action="store_true",
+        help="also remove its name and its namespaces, from the log too; of a revoked key as well",
+    )
     for named in (limiter, rotator, revoker):
         named.add_argument("id", metavar="ID", help="as `scrubjay key list` prints it")

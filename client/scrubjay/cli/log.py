@@ -55,7 +55,7 @@ def _describe(change: Change) -> str:
     times = f" ({change.times:,} times)" if change.times > 1 else ""
     refused = f"  REFUSED: {change.refusal}{times}" if change.refusal else ""
     at, size = f"{change.at:%Y-%m-%d %H:%M:%S}", pluralize(change.bytes, "byte")
-    return f"{change.id}  {at}  {change.who:12}  {change.verb:8}  {names}  {size}{refused}"
+    return f"{change.id}  {at}  {printable(change.who):12}  {change.verb:8}  {names}  {size}{refused}"
 
 
 def _parse_time(text: str) -> float:

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from scrubjay import commands
-from scrubjay.cli.common import SECONDS, executor_of, fail, open_database, open_memory, read_text, require_namespace
+from scrubjay.cli.common import (
+    SECONDS,
+    add_yes,
+    executor_of,
+    fail,
+    open_database,
+    open_memory,
+    read_text,
+    require_namespace,
+)
 from scrubjay.cli.output import NUMBER_ALIGN, Column, format_age, note, print_json, print_records, printable
 from scrubjay.cli.parser import Commands
 from scrubjay.cli.progress import Progress
@@ -152,7 +161,7 @@ def add_commands(command: Commands) -> None:
         parser.add_argument("--type", help="such as decision, preference, fact")
         parser.add_argument("--tag", action="append", help="may be given several times")
         parser.add_argument("--session", help="the conversation that it belongs to")
-    command("forget", forget, "erase a note", "namespace", "note_id", example="scrubjay forget my-agent n-1")
+    add_yes(command("forget", forget, "erase a note", "namespace", "note_id", example="scrubjay forget my-agent n-1"))
     command(
         "reindex", reindex, "index with SCRUBJAY_EMBEDDER the notes that have no vector of that model",
         example="SCRUBJAY_EMBEDDER=./all-MiniLM-L6-v2 scrubjay reindex", json=False,

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
 
+from scrubjay.cli.visible import visible
+
 NUMBER_ALIGN = ">"
 _SIZES = ("bytes", "kB", "MB", "GB", "TB")
 _AGES = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -93,8 +95,9 @@ def note(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """A text on one line, whatever characters it has."""
-    return text if text.isprintable() else json.dumps(text)
+    """A text on one line; as a string of JSON if it has line breaks, tabs or invisible characters."""
+    is_plain = "\n" not in text and "\t" not in text and visible(text) == text
+    return text if is_plain else visible(json.dumps(text, ensure_ascii=False))
 
 
 def _print_table(rows: Sequence[Sequence[str]], columns: Sequence[Column], name: str) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from scrubjay.cli.common import SECONDS, fail, open_queue
+from scrubjay.cli.common import SECONDS, add_yes, fail, open_queue
 from scrubjay.cli.output import Report, note
 from scrubjay.cli.parser import SERVER, Commands
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable, pluralize
@@ -289,7 +289,7 @@ def add_commands(command: Commands) -> None:
     waiter.add_argument("--all", action="store_true", help="list them, one a line")
     waiter.add_argument("--drop", action="store_true", help="delete them; needs --url or --all-servers, and --yes")
     waiter.add_argument("--all-servers", action="store_true", help="with --drop: for every server")
-    waiter.add_argument("--yes", action="store_true", help="with --drop: do not only print what would be deleted")
+    add_yes(waiter, "with --drop: do not only print what would be deleted")
     waiter.add_argument("--drop-refused", action="store_true", help="list those that a server refused, and delete them")
     flusher = command(
         "flush", flush, "send queued writes now; without a server, to every server",

@@ -13,6 +13,7 @@ from scrubjay.calls import commands_of
 from scrubjay.cli.common import (
     SECONDS,
     add_limit_flags,
+    add_yes,
     executor_of,
     fail,
     given_limits,
@@ -329,13 +330,13 @@ def _add_value_commands(command: Commands) -> None:
     )
     chooser.add_argument("-n", type=checked(parse_count), default=10, help="how many at most (default 10)")
     chooser.add_argument("--offset", type=checked(parse_count), default=0, help="how many to leave out before those")
-    command("rm", rm, "delete a key", "namespace", "key", example="scrubjay rm my-agent user")
+    add_yes(command("rm", rm, "delete a key", "namespace", "key", example="scrubjay rm my-agent user"))
     clearer = command(
         "clear", clear, "delete the keys that start with a prefix, or all keys and notes, and print how many",
         "namespace", example="scrubjay clear my-agent cache:",
     )  # fmt: skip
     clearer.add_argument("prefix", **{**prefix, "help": "only keys that start with it; without it, all keys and notes"})
-    clearer.add_argument("--yes", action="store_true", help="needed without a prefix")
+    add_yes(clearer, "needed without a prefix")
     merger = command(
         "merge", merge, "replace fields of a value that is an object", "namespace", "key",
         example="""scrubjay merge my-agent user '{"city": "Berlin"}'""", needs_file=False,

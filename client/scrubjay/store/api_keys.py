@@ -16,7 +16,7 @@ from scrubjay.errors import Forbidden, InvalidInput, repr_short
 from scrubjay.models import ApiKey, IssuedKey, to_time
 from scrubjay.store.changes import LogEntry, append_changes
 from scrubjay.store.key_usage import counted_today
-from scrubjay.store.operation import READ, WRITE, Context, Statements, operation
+from scrubjay.store.operation import LOCAL, READ, WRITE, Context, SlowQuery, Statements, operation
 from scrubjay.validation import check_count, check_name, check_namespace
 
 PREFIX = "sj_"
@@ -55,6 +55,8 @@ def _glob(pattern: str) -> str:
 
 EVERYTHING = Access("anyone")
 """The access of every request until the first api key is issued. When all keys are revoked, no request has access."""
+_NO_KEYS = (LOCAL.name, EVERYTHING.name)
+"""What the logs have as the name of those who had no api key."""
 
 
 @operation("issue_key", WRITE)
@@ -178,9 +180,13 @@ def rotate(context: Context, identity: str) -> Statements[str | None]:
     return secret
 
 
-@operation("revoke_key", WRITE)
-def revoke(context: Context, identity: str, keep_admin: bool = False) -> Statements[bool]:
-    """Revoke a key; with `keep_admin` not the last admin key, without which no client could issue another."""
+@operation("revoke_key", WRITE, is_slow=lambda _identity, forget=False, *_: forget)
+def revoke(context: Context, identity: str, forget: bool = False, keep_admin: bool = False) -> Statements[bool]:
+    """Revoke a key; with `keep_admin` not the last admin key, without which no client could issue another.
+
+    With `forget` its name and its namespaces are removed as well, also those of a key that was revoked before. Its row
+    stays: the namespaces that it owns count for it, and without a row the store would be open to everybody.
+    """
     if keep_admin:
         admins = yield "list_admin_keys", ()
         if admins == [(identity,)]:
@@ -192,7 +198,37 @@ def revoke(context: Context, identity: str, keep_admin: bool = False) -> Stateme
     rows = yield "revoke_api_key", (context.now, identity)
     if rows:
         yield from append_changes(context, [LogEntry(context.verb, "", identity)])
-    return bool(rows)
+    return (yield from _forget(identity)) if forget else bool(rows)
+
+
+def _forget(identity: str) -> Statements[bool]:
+    """Put the id of a key in the place of its name, in the logs too; False if there is no such key.
+
+    The logs have names, so a name that another key has as well stays in them until that key is forgotten, too.
+    """
+    rows = yield "read_api_key", (identity,)
+    if not rows:
+        return False
+    name = rows[0][1]
+    yield "forget_api_key", (identity,)
+    others = yield "find_api_key_named", (name,)
+    if not others and name not in _NO_KEYS:
+        yield "rename_actor_of_changes", (identity, name)
+        yield "rename_actor_of_refusals", (identity, name)
+    return True
+
+
+@operation("api_keys", READ)
+def find_named(_context: Context, namespace: str) -> Statements[list[dict[str, Any]]]:
+    """The keys, revoked ones included, that have the name of a namespace: among their namespaces, or in their name."""
+    word = re.compile(rf"(?<![\w-]){re.escape(namespace)}(?![\w-])")
+    own = namespace.replace("*", "[*]")
+    rows = yield SlowQuery("list_all_api_keys", ())
+    return [
+        {"id": identity, "name": name, "is_revoked": revoked_at is not None}
+        for identity, name, patterns, revoked_at in rows
+        if word.search(name) or own in json.loads(patterns)
+    ]
 
 
 @operation("authenticate", READ)

@@ -12,6 +12,7 @@ from hashlib import blake2b
 import psycopg
 
 from scrubjay.errors import Unavailable
+from scrubjay.store.api_keys import find_named
 from scrubjay.store.changes import LogEntry, append_changes
 from scrubjay.store.operation import LOCAL, LONG_WRITE, Actor, Context, EngineSql, Statements, operation
 from scrubjay.store.postgres.store import PostgresStore
@@ -44,13 +45,14 @@ def erase(store: PostgresStore, namespace: str, actor: Actor = LOCAL) -> Erasure
         _vacuum(store)
     except psycopg.Error as error:
         raise Unavailable(f"the rows are deleted, but VACUUM failed: {error}; run VACUUM in the database") from error
-    return Erasure(namespace, rows, samples=0, shared=0, files=[], bytes=0, traces=[], limits=LIMITS)
+    keys = store.run(find_named(namespace))
+    return Erasure(namespace, rows, samples=0, shared=0, files=[], bytes=0, traces=[], limits=LIMITS, keys=keys)
 
 
 def _vacuum(store: PostgresStore) -> None:
     connection = store.take()
     try:
-        for table in (*TABLES, "note_words", "erasable_blobs"):
+        for table in (*TABLES, "api_keys", "note_words", "erasable_blobs"):
             connection.execute(f"VACUUM {table}".encode())
     finally:
         store.put_back(connection)

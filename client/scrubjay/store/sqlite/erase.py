@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from scrubjay.errors import Unavailable
 from scrubjay.store import erasable
+from scrubjay.store.api_keys import find_named
 from scrubjay.store.changes import LogEntry, append_changes
 from scrubjay.store.operation import LOCAL, LONG_WRITE, Actor, Context, EngineSql, Statements, operation
 from scrubjay.store.sqlite.backup import remove_left_over
@@ -64,6 +65,8 @@ class Erasure(NamedTuple):
     """Where erased data was found; empty if all of it is gone."""
     limits: str = ""
     """What the engine cannot promise about copies that it keeps itself; empty for a SQLite file."""
+    keys: Sequence[Mapping[str, Any]] = ()
+    """The api keys that still have the name: their id, name and whether they are revoked."""
 
     def to_json(self) -> dict[str, Any]:
         return self._asdict()
@@ -85,6 +88,7 @@ def erase(store: SqliteStore, namespace: str, actor: Actor = LOCAL) -> Erasure:
     found = {sample: f"{path} at byte {at:,}" for path in files for sample, at in find_samples(path, samples)}
     with _connection(store) as connection:
         shared = _find_in_rows(connection, set(found)) if found else set()
+    keys = store.run(find_named(namespace))
     return Erasure(
         namespace,
         rows,
@@ -96,6 +100,7 @@ def erase(store: SqliteStore, namespace: str, actor: Actor = LOCAL) -> Erasure:
             *(trace for sample, trace in found.items() if sample not in shared),
             *(f"{path}: a temporary copy of a killed process, which cannot be deleted; delete it" for path in copies),
         ],
+        keys=keys,
     )
 
 

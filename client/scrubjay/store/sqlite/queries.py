@@ -366,6 +366,11 @@ QUERIES = Queries({
         WHERE id = ? AND revoked_at IS NULL
         UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, count(*) FROM (SELECT 1 FROM api_keys LIMIT 1) k""",
     "revoke_api_key": "UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL RETURNING id",
+    "list_all_api_keys": "SELECT id, name, namespaces, revoked_at FROM api_keys ORDER BY created_at, id",
+    "forget_api_key": "UPDATE api_keys SET name = id, namespaces = '[]' WHERE id = ?",
+    "find_api_key_named": "SELECT 1 FROM api_keys WHERE name = ? LIMIT 1",
+    "rename_actor_of_changes": "UPDATE changes SET actor = ? WHERE actor = ?",
+    "rename_actor_of_refusals": "UPDATE refusals SET actor = ? WHERE actor = ?",
     # ------------------------------------------------------------ sign-ins
     "find_api_key_id": "SELECT id FROM api_keys WHERE hash = ? AND revoked_at IS NULL",
     "insert_sign_in": "INSERT INTO sign_ins (hash, api_key, expires_at) VALUES (?, ?, ?)",
