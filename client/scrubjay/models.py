@@ -273,7 +273,7 @@ class Pending(NamedTuple):
     """Empty for `update` and `remember`."""
     queued_at: datetime
     reason: str
-    """The error of the last attempt to send it, or the one because of which it was queued."""
+    """The last error that has held up the queued writes of its namespace; empty if one of them was sent since."""
     refused: bool
     """True if the server will never accept it: it is kept, but not sent again."""
 

@@ -557,6 +557,21 @@ def test_the_manager_of_a_chat_that_is_persistent_already_may_be_persisted_as_we
         assert len(str(refused.value)) < 300
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: quiet(PersistentAgent, "assistant", memory=""),
+        lambda: PersistentGroupChat([quiet(ConversableAgent, "A")], [], memory=""),
+        lambda: persist(quiet(ConversableAgent, "assistant"), memory=""),
+        lambda: persist(GroupChatManager(groupchat=PersistentGroupChat([user()], []), llm_config=False), memory=""),
+    ],
+    ids=["agent", "group chat", "persist", "manager"],
+)
+def test_an_empty_name_is_no_namespace_and_not_the_one_of_everybody(make):
+    with pytest.raises(InvalidInput, match="namespace"):
+        make()
+
+
 def test_an_exception_of_ours_does_not_break_a_chat(monkeypatch, caplog):
     agent, person = assistant(), user()
     monkeypatch.setattr(_agent_part.AgentPart, "save", lambda *_, **__: 1 / 0)

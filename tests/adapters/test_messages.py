@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from enum import Enum
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,6 +142,30 @@ def test_a_message_of_too_many_parts_leaves_a_mark_in_its_place(caplog):
     assert "without all of its text" in caplog.text
 
 
-def test_an_unpaired_surrogate_is_replaced():
+def test_an_unpaired_surrogate_is_replaced(caplog):
     assert snapshot("half \ud83d") == "half ?"
     assert snapshot({"content": "well \ud83d done"}) == {"content": "well ? done"}
+    assert snapshot({"content": "", "a\ud83d": 1}) == {"content": "", "a?": 1}
+    assert "saved without unpaired surrogates of content, which" in caplog.text
+
+
+class City(str, Enum):  # noqa: UP042 - as in many programs
+    PARIS = "Paris"
+
+
+class Text(str):
+    """A text of a class of its own, with a text of its own."""
+
+    __slots__ = ()
+
+    def __str__(self):
+        return "not this"
+
+
+@pytest.mark.parametrize(("text", "plain"), [(City.PARIS, "Paris"), (Text("hello"), "hello")])
+def test_a_text_of_a_subclass_is_saved_complete_and_without_a_warning(text, plain, caplog):
+    message = OrderedDict(content=text, parts=[text])
+    message[text] = 1
+    assert snapshot(message) == {"content": plain, "parts": [plain], plain: 1}
+    assert type(snapshot(message)["content"]) is str
+    assert caplog.text == ""

@@ -19,8 +19,9 @@ from scrubjay.adapters._records import Elsewhere, GroupMessages, SavedMessages
 from scrubjay.adapters._sessions import Session
 from scrubjay.adapters._state import State
 from scrubjay.adapters._tools import UNREACHABLE, memory_tools
-from scrubjay.conversations import MESSAGES, new_id, time_of
-from scrubjay.validation import check_key, check_namespace
+from scrubjay.conversations import HISTORY, MESSAGES, entry, new_id, time_of
+from scrubjay.outbox import queue
+from scrubjay.validation import MAX_MESSAGES_PAGE, check_key, check_namespace
 
 
 @pytest.fixture
@@ -229,6 +230,49 @@ def test_while_the_memory_cannot_be_read_a_session_has_what_is_queued_for_it(tmp
     assert not state.is_complete
     assert SavedMessages(Session(later.memory, "other"), "with:a:b").rows == []
     assert "WITHOUT their stored history and state" in caplog.text
+
+
+def test_a_history_of_many_pages_reads_the_queued_writes_once(tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    session = Session(Memory("agent", url=url, outbox=tmp_path / "outbox.db"), "s")
+    ids = []
+    for size in (1, 2 * MAX_MESSAGES_PAGE):
+        with session.transaction() as t:
+            entries = [entry("hi", sender="user") for _ in range(size)]
+            t.set(session.key(HISTORY), entries) if not ids else t.append(session.key(HISTORY), *entries)
+            ids += [each["id"] for each in entries]
+    read, count = queue._queued_write, []
+    monkeypatch.setattr(queue, "_queued_write", lambda row: count.append(row) or read(row))
+    with session._memory._executor._sender._sending:  # the sender thread reads the queue as well
+        count.clear()
+        history = session.history(HISTORY)
+        assert len(count) == 2
+    assert [(line["id"], line["position"]) for line in history] == [(id_, i) for i, id_ in enumerate(ids)]
+
+
+def test_a_message_that_is_sent_while_a_history_is_read_is_in_it_once(tmp_path, monkeypatch):
+    with serving(tmp_path / "served.db", "--durability", "fast") as server, Memory("a", url=server.url) as memory:
+        session, ids = Session(memory, "s"), []
+        for i in range(4):
+            memory.set_quota(writes_per_day=2)  # so the last two are queued
+            with session.transaction() as t:
+                t.append(session.key(HISTORY), line := entry(i, sender="user"))
+                ids.append(line["id"])
+        executor = session._memory._executor
+        assert len(executor.pending("a")) == 2
+        ask = executor._ask
+
+        def send_the_first_then_ask(command, *rest):
+            with executor._sender._sending:
+                first, _ = executor._sender.queued("a")
+                memory.set_quota(writes_per_day=3)
+                executor._inner.run(first.command, first.idempotency_key)
+            return ask(command, *rest)
+
+        monkeypatch.setattr(executor, "_ask", send_the_first_then_ask)
+        history = session.history(HISTORY)
+        assert [(line["id"], line["position"]) for line in history] == [(id_, i) for i, id_ in enumerate(ids)]
 
 
 @pytest.fixture

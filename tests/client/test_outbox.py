@@ -935,6 +935,62 @@ def test_a_command_is_newer_than_what_other_programs_have_queued(tmp_path, capsy
             assert memory.conversations() == []
 
 
+def flush_until(memory: Memory, left: int, monkeypatch) -> str:
+    """The error of a flush whose timeout ends as soon as so many writes are left; it begins when nothing is sent."""
+    sender = memory._executor._sender
+
+    def wait_for(*_) -> None:
+        sender._sending.release()
+        while in_file(memory) > left:
+            sender._changed.wait(0.01)
+
+    monkeypatch.setattr(sender._changed, "wait_for", wait_for)
+    with pytest.raises(Unavailable) as raised:
+        memory.flush(7)
+    return str(raised.value)
+
+
+def test_a_flush_whose_timeout_runs_out_says_how_much_was_sent_and_no_reason_that_is_over(between, remote, monkeypatch):
+    between.mode = 503
+    for i in range(3):
+        remote.append("l", i)
+    between_attempts(remote).acquire()  # flush_until releases it
+    between.mode, between.then = "pass", "hang"
+    assert flush_until(remote, 2, monkeypatch) == (
+        f"1 of 3 writes were sent to {between.url} in 7 s, the rest is still queued: flush again, or with a longer"
+        " timeout"
+    )
+    assert [write.reason for write in remote.pending()] == ["", ""]
+
+
+def test_a_reason_is_told_until_a_write_was_sent(between, remote, capsys):
+    between.mode = 503
+    for i in range(3):
+        remote.append("l", i)
+    with between_attempts(remote):
+        first = remote.pending()[0]
+        assert "answered (503)" in first.reason
+        remote._executor._sender._file.remove(first.id)
+        assert [write.reason for write in remote.pending()] == ["", ""]
+        assert main(["pending"]) == 0
+    assert f"queued for {between.url}: not tried since a write was sent\n" in capsys.readouterr().out
+
+
+def test_a_namespace_with_many_writes_does_not_delay_those_of_others(between):
+    with Memory(fresh_name("a"), url=between.url) as many, Memory(fresh_name("b"), url=between.url) as few:
+        between.mode = 503
+        for i in range(2 * sender_module.PAGE_WRITES + 1):
+            many.append("l", i)
+        few.append("l", 1)
+        with between_attempts(many):
+            between.requests.clear()
+            between.mode = "pass"
+        few.flush()
+        sent = ["few" if few.namespace in request else "many" for request in between.requests]
+        assert sent.index("few") <= sender_module.PAGE_WRITES
+        many.flush()
+
+
 def test_flush_without_a_server_named_sends_to_all_but_shows_an_api_key_to_none_that_did_not_have_it(
     tmp_path, capsys, monkeypatch
 ):

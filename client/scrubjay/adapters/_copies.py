@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from scrubjay.errors import Forbidden, Unauthenticated
 from scrubjay.memory import Memory, memory_on
+from scrubjay.models import Message
 from scrubjay.opening import open_executor
 from scrubjay.outbox.executor import OutboxExecutor
 
@@ -28,6 +29,11 @@ def queued_copy(copy: Memory) -> Memory:
 
 def _outbox_of(copy: Memory) -> OutboxExecutor:
     return cast(OutboxExecutor, copy._executor)
+
+
+def whole_conversation(copy: Memory, key: str) -> list[Message]:
+    """All messages of a conversation, oldest first; raises what the memory raises."""
+    return _outbox_of(copy).whole_conversation(copy.namespace, key)
 
 
 class _Copies:

@@ -39,11 +39,10 @@ def snapshot(message: Any) -> Any:
         representable = message
     except InvalidInput:
         problem = ""
-        left_out: list[str] = []
-        representable = _representable(message, "", left_out)
-        log.warning(
-            "a message is saved without %s, which JSON cannot represent", ", ".join(left_out) or "unpaired surrogates"
-        )
+        lost: list[str] = []
+        representable = _representable(message, "", lost)
+        if lost:
+            log.warning("a message is saved without %s, which JSON cannot represent", ", ".join(lost))
     if problem:
         log.error("a message is saved without all of its text: %s", problem)
     fitting = _cut_to_fit(representable)
@@ -62,27 +61,35 @@ def _cut_to_fit(message: Any) -> Any:
     return {"role": message.get("role", "user"), "content": "[a message of too many parts to be saved]"}
 
 
-def _representable(value: Any, path: str, left_out: list[str], depth: int = 1) -> Any:
+def _representable(value: Any, path: str, lost: list[str], depth: int = 1) -> Any:
     """The value without the parts that JSON cannot represent; _NOTHING when nothing is left of it."""
 
     def parts(named: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
         for name, part in named:
-            kept = _representable(part, f"{path}.{name}".lstrip("."), left_out, depth + 1)
+            kept = _representable(part, f"{path}.{name}".lstrip("."), lost, depth + 1)
             if kept is not _NOTHING:
                 yield name, kept
 
     if isinstance(value, dict) and depth < MAX_DEPTH and all(isinstance(name, str) for name in value):
-        return dict(parts(value.items()))
+        return dict(parts((_plain_text(name, path, lost), part) for name, part in value.items()))
     if isinstance(value, list | tuple) and depth < MAX_DEPTH:
         return [part for _, part in parts(enumerate(value))]
-    if isinstance(value, str):  # an unpaired surrogate is replaced by a question mark
-        return value.encode(errors="replace").decode()
+    if isinstance(value, str):
+        return _plain_text(value, path, lost)
     try:
         encode(value)
     except InvalidInput:
-        left_out.append(path)
+        lost.append(path)
         return _NOTHING
     return value
+
+
+def _plain_text(text: str, path: str, lost: list[str]) -> str:
+    """The text of a string of any subclass, such as an Enum's, with question marks for unpaired surrogates."""
+    plain = str.encode(text, errors="replace").decode()
+    if str.__ne__(text, plain):
+        lost.append(f"unpaired surrogates of {path}" if path else "unpaired surrogates")
+    return plain
 
 
 def _cut(value: Any, length: int) -> Any:

@@ -17,7 +17,7 @@ from copy import copy
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from scrubjay.adapters._copies import copies, queued_copy
+from scrubjay.adapters._copies import copies, queued_copy, whole_conversation
 from scrubjay.async_memory import Threads
 from scrubjay.commands import Command
 from scrubjay.conversations import is_reserved, session_prefix, split_key
@@ -26,7 +26,7 @@ from scrubjay.learning import background
 from scrubjay.memory import Memory
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
 from scrubjay.transaction import Transaction
-from scrubjay.validation import MAX_MESSAGES_PAGE, MAX_RECALL
+from scrubjay.validation import MAX_RECALL
 
 _NOTES = 8
 """Notes that are put into a prompt, if they fit."""
@@ -273,14 +273,7 @@ class Session:
 
     def history(self, name: str) -> list[dict[str, Any]]:
         """The messages of a list, oldest first, as `Memory.conversation` gives them; raises what the memory raises."""
-        found: list[dict[str, Any]] = []
-        before = None
-        while True:
-            page = self._memory.conversation(key=self.key(name), limit=MAX_MESSAGES_PAGE, before=before)
-            found[:0] = [message._asdict() for message in page]
-            if len(page) < MAX_MESSAGES_PAGE:
-                return found
-            before = page[0].position
+        return [message._asdict() for message in whole_conversation(self._memory, self.key(name))]
 
     def context(self, query: str, seen: set[str], max_tokens: int) -> str:
         """Notes about a query for a prompt: those of this session and of none, without texts that are in `seen`."""

@@ -73,7 +73,8 @@ def _print_summaries(summaries: Sequence[Summary]) -> None:
         is_other = _is_of_other_key(target, settings)
         with_other = " with another api key than SCRUBJAY_API_KEY or SCRUBJAY_URL has" if is_other else ""
         tried = _age(min(each.seconds_since_tried for each in group))
-        print(f"{'refused by' if is_refused else 'queued for'} {target.location}{with_other}: {reason} ({tried} ago)")
+        why = f"{reason} ({tried} ago)" if reason else "not tried since a write was sent"
+        print(f"{'refused by' if is_refused else 'queued for'} {target.location}{with_other}: {why}")
         for each in group:
             print(f"    {each.namespace}  {pluralize(each.writes, 'write')}, the oldest {_age(each.age)} ago")
         flags = f"{'--refused ' * is_refused}{'--other-keys ' * is_other}--url {shlex.quote(target.location)}"

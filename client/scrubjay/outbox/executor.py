@@ -48,13 +48,13 @@ from scrubjay.outbox.overlay import (
     UNKNOWN,
     keys_deleted,
     keys_written,
-    messages_written,
+    messages_behind,
     overlaid,
     sessions_written,
 )
 from scrubjay.outbox.queue import QueuedWrite, Target
 from scrubjay.outbox.sender import Sender, shared_sender
-from scrubjay.validation import ABOVE_ALL_KEYS
+from scrubjay.validation import ABOVE_ALL_KEYS, MAX_MESSAGES_PAGE
 
 log = logging.getLogger("scrubjay")
 
@@ -134,6 +134,26 @@ class OutboxExecutor(Executor):
         except Unavailable:
             return False
         return True
+
+    def whole_conversation(self, namespace: str, key: str) -> list[Message]:
+        """All messages of a conversation, oldest first: page by page from the target, and the queue once.
+
+        The queue is read first: a message that is sent meanwhile is then in both, and not in neither.
+        """
+        queued = self._sender.queued(namespace)
+        is_known = overlaid(queued, key, UNKNOWN) is not UNKNOWN  # replaced or deleted by a queued write
+        stored = [] if is_known else self._stored_conversation(namespace, key)
+        return with_tool_names([*stored, *messages_behind(queued, key, stored)])
+
+    def _stored_conversation(self, namespace: str, key: str) -> list[Message]:
+        found: list[Message] = []
+        before = None
+        while True:
+            page = self._ask(CONVERSATION(namespace, key, MAX_MESSAGES_PAGE, before, None, None))
+            found[:0] = page
+            if len(page) < MAX_MESSAGES_PAGE:
+                return found
+            before = page[0].position
 
     def queued_alone(self) -> Executor:
         """An executor that reads the queued writes, and nothing else."""
@@ -305,10 +325,10 @@ class OutboxExecutor(Executor):
             # The end first: a message that is sent between the two reads is then in the second, and not in neither.
             last = [] if is_known else self._ask(end)
             stored = last if is_known or command.arguments == end.arguments else self._ask(command)
-        seen = {message.id for message in (*last, *stored)}
+        seen = {message.id for message in stored}
         added = [
             message
-            for message in messages_written(queued, key, last[-1].position + 1 if last else 0)
+            for message in messages_behind(queued, key, last)
             if message.id not in seen
             and (before is None or message.position < before)
             and (after is None or message.position > after)

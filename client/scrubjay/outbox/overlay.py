@@ -18,6 +18,8 @@ UNKNOWN: Any = object()
 
 def overlaid(writes: Iterable[QueuedWrite], key: str, value: Any) -> Any:
     """The value of a key once these writes are sent; MISSING and UNKNOWN are values, too."""
+    if isinstance(value, list):
+        value = [*value]  # once, and not for each item that is added
     for write in writes:
         for command in _parts(write.command):
             value = _applied(command, write.age, key, value)
@@ -42,7 +44,9 @@ def _applied(command: Command, age: float, key: str, value: Any) -> Any:
         items = [decode(text) for text in command.argument("items")]
         if value is MISSING:
             return items or MISSING
-        return [*value, *items] if isinstance(value, list) else value
+        if isinstance(value, list):
+            value += items
+        return value
     if command.verb is MERGE:
         return _merged(decode(command.argument("fields")), value)
     if command.verb is SET:
@@ -90,6 +94,15 @@ def messages_written(writes: Sequence[QueuedWrite], key: str, position: int) -> 
     named = {i - shift: id_ for i, id_ in enumerate(ids) if isinstance(id_, str)}
     found = [to_message(item, position + i, id=named.get(i, "")) for i, item in enumerate(items)]
     return with_tool_names([message for message in found if message is not None])
+
+
+def messages_behind(writes: Sequence[QueuedWrite], key: str, stored: Sequence[Message]) -> list[Message]:
+    """The messages that these writes add behind the stored ones, but for those that are stored by now."""
+    start = stored[-1].position + 1 if stored else 0
+    added = messages_written(writes, key, start)
+    ids = {message.id for message in stored}
+    sent = max((message.position + 1 for message in added if message.id in ids), default=start) - start
+    return [message._replace(position=message.position - sent) for message in added if message.id not in ids]
 
 
 def _list(value: Any) -> list[Any]:

@@ -79,6 +79,7 @@ class Summary(NamedTuple):
     tried_at: int
     """When an attempt to send it failed for this reason."""
     reason: str
+    """Empty if it was queued behind others, which were sent, and was not tried yet."""
 
     @property
     def age(self) -> float:
@@ -192,15 +193,22 @@ class QueueFile(ForkSafe):
     # ------------------------------------------------------------ writes of one target
 
     def add(self, command: Command, idempotency_key: str, reason: str, *, is_sent: bool = False) -> None:
-        """Store a write; it is on disk when this returns. `is_sent` if it may have reached the target already."""
+        """Store a write; it is on disk when this returns. `is_sent` if it may have reached the target already.
+
+        The reason is that of the first write of its namespace, which alone is tried. One behind it gets its own when it
+        is tried: else the reason that it was queued for would be told when that is long over.
+        """
         now = int(time.time() * 1000)
         write = (command.namespace, command.verb.name, command.to_json(), idempotency_key)
-        row = (*self.target, *write, now, now if is_sent else None, now, reason)
+        first = (*self.target, command.namespace)
+        row = (*self.target, *write, now, now if is_sent else None, now, *first, reason)
         with self._lock:
             self._run("PRAGMA synchronous = FULL")
             self._run(
                 """INSERT INTO writes (target, key_digest, namespace, verb, arguments, idempotency_key, queued_at,
-                first_sent_at, tried_at, reason, is_refused) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)""",
+                first_sent_at, tried_at, reason, is_refused) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, CASE WHEN EXISTS
+                (SELECT 1 FROM writes WHERE target = ? AND key_digest = ? AND is_refused = 0 AND namespace = ?)
+                THEN '' ELSE ? END, 0)""",
                 row,
             )
             self._run("PRAGMA synchronous = NORMAL")
@@ -213,6 +221,12 @@ class QueueFile(ForkSafe):
         """Unsent and refused writes of a namespace, or of every one, oldest first."""
         found = self._select("1", ()) if namespace is None else self._select("namespace = ?", (namespace,))
         return _with_reason_of_first(found)
+
+    def unsent_ids(self, namespace: str | None) -> set[int]:
+        """The ids of the writes of a namespace, or of every one, that were not refused."""
+        sql = """SELECT id FROM writes
+        WHERE target = ? AND key_digest = ? AND is_refused = 0 AND namespace = coalesce(?, namespace)"""
+        return {id_ for (id_,) in self._run(sql, (*self.target, namespace))}
 
     def namespaces(self) -> set[str]:
         """The namespaces that have unsent writes."""

@@ -300,20 +300,35 @@ class Sender(ForkSafe):
     def flush(self, namespace: str | None, timeout: float) -> None:
         """Return when everything is sent; raise Unavailable with the number left and the reason otherwise."""
         self.find_unsent()
+        before = self._file.unsent_ids(namespace) if self.unsent else set()
         with self._changed:
             self.retry_now()
             self._changed.wait_for(lambda: all(map(self._is_refused, self._unsent(namespace))), timeout)
         left = self.pending(namespace)
         unsent = [write for write in left if not write.is_refused]
         if unsent:
-            writes = pluralize(len(unsent), "write")
-            raise Unavailable(f"{writes} could not be sent to {self.location}: {unsent[0].reason}; {self.ways_out}")
+            sent = len(before - {write.id for write in left})
+            raise Unavailable(self._why_unsent(unsent, f"{sent:,} of {pluralize(len(before), 'write')}", sent, timeout))
         if left:
             raise Unavailable(
                 f"{self.location} has refused {pluralize(len(left), 'write')}: {left[0].reason};"
                 f" `{self._command('pending --all')}` lists them, `{self._command('flush --refused', self._url)}` sends"
                 f" them once more, `{self._command('pending --drop-refused', self._url)}` deletes them"
             )
+
+    def _why_unsent(self, unsent: Sequence[QueuedWrite], progress: str, sent: int, timeout: float) -> str:
+        """What holds up these writes after a flush, which has forgotten all earlier pauses."""
+        held_up = [write for write in unsent if self._pause_of(write.command.namespace)]
+        if not held_up and sent:
+            return (
+                f"{progress} were sent to {self.location} in {timeout:g} s, the rest is still queued: flush again, or"
+                " with a longer timeout"
+            )
+        first, count = (held_up or unsent)[0], len(held_up or unsent)
+        pause = self._pause_of(first.command.namespace)
+        reason = str(pause.error) if pause else f"no answer in {timeout:g} s, and before: {first.reason or 'not tried'}"
+        others = f"; {len(unsent) - count:,} others are still queued" if count < len(unsent) else ""
+        return f"{pluralize(count, 'write')} could not be sent to {self.location}: {reason}{others}; {self.ways_out}"
 
     def retry_now(self) -> None:
         """Try at once what was delayed."""
@@ -353,9 +368,7 @@ class Sender(ForkSafe):
             with self._changed:
                 namespaces = sorted(self.unsent)
             try:
-                for namespace in namespaces:
-                    while not self._is_ending and self._send_page_locked(namespace):
-                        pass
+                self._send_in_turns(namespaces)
             except QueueUnavailable as error:  # the file fails, not the target: namespaces without a queue go on
                 self._pause_all(namespaces, error)
             with self._changed:
@@ -365,6 +378,11 @@ class Sender(ForkSafe):
                     self._thread = None
                     return
                 self._changed.wait(self._seconds_to_next_attempt())
+
+    def _send_in_turns(self, namespaces: list[str]) -> None:
+        """Send a page of each namespace in turn until nothing more can be sent, so that each is tried soon."""
+        while namespaces:
+            namespaces = [name for name in namespaces if not self._is_ending and self._send_page_locked(name)]
 
     def _send_page_locked(self, namespace: str) -> bool:
         with self._sending:  # released between pages, for calls that wait for it

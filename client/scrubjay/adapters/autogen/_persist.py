@@ -97,7 +97,7 @@ def _is_same(group: Any, memory: Memory | str | None, session: str, options: dic
     """Whether a persistent group chat is what persist would make with these arguments, if there are any."""
     if (memory, session, *options.values()) == (None, DEFAULT, None, None):
         return True
-    given = Session(open_memory(memory or group.memory, ""), session)
+    given = Session(open_memory(group.memory if memory is None else memory, ""), session)
     return given.is_same_as(group._scrubjay.session) and not any(options.values())
 
 

@@ -177,7 +177,7 @@ def open_memory(memory: Memory | str | None, namespace: str) -> Memory:
     if isinstance(memory, Memory):
         return memory
     if memory is None or isinstance(memory, str):
-        return Memory(memory or namespace)
+        return Memory(namespace if memory is None else memory)
     raise InvalidInput(f"memory= takes a Memory or a namespace, not {repr_short(memory)}")
 
 
