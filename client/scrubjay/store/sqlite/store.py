@@ -16,6 +16,7 @@ from scrubjay.store.encryption import NO_ENCRYPTION, Cipher, KeyEnvelope, open_e
 from scrubjay.store.operation import NO_QUOTA, READ, WRITES, Context, Operation, Quota
 from scrubjay.store.sqlite import maintenance
 from scrubjay.store.sqlite.connection import BUSY_SECONDS, Connections, run_statements
+from scrubjay.store.sqlite.listener import Listener
 from scrubjay.store.sqlite.queries import QUERIES
 from scrubjay.store.sqlite.writer import Writer
 
@@ -74,6 +75,7 @@ class SqliteStore(Connections):
         super().reset()
         self._checkpointer = maintenance.Checkpointer(self)
         self.writer = Writer(self, self.context, self._checkpointer.run)
+        self.listener = Listener(self.run)
 
     def locks(self) -> list[Any]:
         return [self.writer.lock, *super().locks()]
