@@ -6,17 +6,21 @@ Each verb runs on a thread, so the event loop never waits for a disk or a server
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from inspect import isawaitable
 from os import PathLike
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
+from weakref import WeakSet
 
 from scrubjay import commands
+from scrubjay.errors import ScrubjayError
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.memory import Memory
 from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
@@ -27,8 +31,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-POLL_SECONDS = 0.1
-"""Seconds between two looks for changes: waiting on a thread would block the pool, and the end of the program."""
+LOOK_SECONDS = 5.0
+"""Seconds that a thread waits for changes at once: that of a watch which nobody reads any more ends so much later."""
 
 
 class Threads(ForkSafe):
@@ -52,7 +56,7 @@ class AsyncMemory:
 
     - `items`, `values` and `scan` are not awaited: `async for key, value in memory.items()`.
     - `async for change in memory.watch()` has the changes since its first step. `changes = await memory.watch()` starts
-      at once, and `async for change in changes` then misses nothing.
+      at once, and `async for change in changes` then misses nothing. While it waits it has a thread of its own.
     - `async with memory.transaction() as t` awaits the end of the block; the verbs of `t` are not awaited.
     - What Python cannot await has other words: `await memory.contains(key)` for `key in memory`, `await memory.count()`
       for `len(memory)`, and `get`, `set`, `delete` and `keys` for `memory[key]`, `del` and `for key in memory`.
@@ -85,6 +89,7 @@ class AsyncMemory:
             strict=strict,
         )
         self.namespace = self._memory.namespace
+        self._watches: WeakSet[AsyncWatch] = WeakSet()
 
     async def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int | None:
         return await on_thread(self._memory.set, key, value, ttl=ttl, if_version=if_version)
@@ -312,7 +317,9 @@ class AsyncMemory:
 
     def watch(self, prefix: str = "", *, after: int | None = None, timeout: float | None = None) -> AsyncWatch:
         """`async for change in memory.watch()`, or `changes = await memory.watch()` before: see Memory.watch."""
-        return AsyncWatch(partial(self._memory._open_watch, prefix, after, timeout))  # noqa: SLF001
+        watch = AsyncWatch(partial(self._memory._open_watch, prefix, after, timeout))  # noqa: SLF001
+        self._watches.add(watch)
+        return watch
 
     async def usage(self) -> Usage:
         return await on_thread(self._memory.usage)
@@ -335,6 +342,8 @@ class AsyncMemory:
 
     async def close(self) -> None:
         await on_thread(self._memory.close)
+        for watch in list(self._watches):
+            watch.look_again()  # which raises that the Memory is closed
 
     async def __aenter__(self) -> Self:
         return self
@@ -361,12 +370,17 @@ class AsyncTransaction(CollectedWrites):
 
 
 class AsyncWatch(AsyncIterator[Change]):
-    """Changes, to be iterated. It starts when it is awaited, or else with the first step of the iteration."""
+    """Changes, to be iterated. It starts when it is awaited, or else with the first step of the iteration.
+
+    A step that finds nothing waits on a thread of its own. If it is cancelled, the next step has what the thread finds.
+    """
 
     def __init__(self, open_watch: Callable[[], Watch]) -> None:
         self._open_watch = open_watch
         self._watch: Watch | None = None
         self._found: deque[Change] = deque()
+        self._look: Future[list[Change]] | None = None
+        """The look that is under way, or whose changes no step has taken."""
 
     def __await__(self) -> Generator[Any, Any, Self]:
         yield from self._start().__await__()
@@ -381,11 +395,25 @@ class AsyncWatch(AsyncIterator[Change]):
     async def __anext__(self) -> Change:
         watch = await self._start()
         while not self._found:
-            if watch.is_over:
-                raise StopAsyncIteration
-            await asyncio.sleep(POLL_SECONDS)
-            self._found.extend(await on_thread(watch.look, 0))
+            if self._look is None:
+                if watch.is_over:
+                    raise StopAsyncIteration
+                self._look = _on_own_thread(watch.look, LOOK_SECONDS)
+            await self._wait_for(self._look)
         return self._found.popleft()
+
+    async def _wait_for(self, look: Future[list[Change]]) -> None:
+        with contextlib.suppress(ScrubjayError):
+            await asyncio.wrap_future(look)
+        if self._look is look:  # else another step has taken it
+            self._look = None
+            self._found.extend(look.result())
+
+    def look_again(self) -> None:
+        """Let the step that waits look at once."""
+        if self._look is not None:
+            with contextlib.suppress(InvalidStateError):
+                self._look.set_result([])
 
 
 async def on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -396,6 +424,22 @@ async def on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 def submit(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
     """Start a verb on a thread of this process's pool."""
     return _threads.pool.submit(verb, *args, **kwargs)
+
+
+def _on_own_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Start a verb on a daemon thread: one that waits would block the pool, and the end of the program."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # so that a caller who is cancelled does not cancel it
+
+    def run() -> None:
+        with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+            try:
+                future.set_result(verb(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001 - raised where the result is taken
+                future.set_exception(error)
+
+    threading.Thread(target=run, name="scrubjay-watch", daemon=True).start()
+    return future
 
 
 async def _each_of(pages: Iterator[Sequence[T]]) -> AsyncIterator[T]:

@@ -17,6 +17,7 @@ The server sends an error as {"code", "detail"}, and `from_response` makes the s
 
 from __future__ import annotations
 
+import errno
 import shlex
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -162,3 +163,10 @@ def operand(text: str) -> str:
 def pluralize(number: int, noun: str) -> str:
     """How many there are of something, as a message says it: 1 key, 2,000 keys."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def advice_if_out_of_files(error: Exception) -> str:
+    """What to do about an error whose cause is the number of open files; empty for any other error."""
+    if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+        return "close some of the files and connections of this program, or raise their limit with `ulimit -n`"
+    return ""

@@ -19,7 +19,15 @@ from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urlsplit
 
 from scrubjay.commands import CHANGES, CONTAINS, GET, MISSING, Command, field
-from scrubjay.errors import InvalidInput, NotFound, OutcomeUnknown, ScrubjayError, Unavailable, from_response
+from scrubjay.errors import (
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    ScrubjayError,
+    Unavailable,
+    advice_if_out_of_files,
+    from_response,
+)
 from scrubjay.executor import Executor
 from scrubjay.settings import Settings
 from scrubjay.transport import (
@@ -236,7 +244,8 @@ class HttpExecutor(Executor):
     def _unreachable(self, error: OSError) -> Unavailable:
         if isinstance(error, ResponseLost):
             return OutcomeUnknown(f"{self.location} did not answer: {error}; {_MAYBE_DONE}")
-        return Unavailable(f"cannot reach {self.location}: {error}; {self._advice(getattr(error, 'reason', ''))}")
+        advice = advice_if_out_of_files(error) or self._advice(getattr(error, "reason", ""))
+        return Unavailable(f"cannot reach {self.location}: {error}; {advice}")
 
     def _advice(self, tls_failure: str) -> str:
         """What to do about a connection that failed; the reason is OpenSSL's, or empty."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from scrubjay.commands import AUDIT, CHANGES, RECALL, TRANSACTION, Command, Verb
 from scrubjay.executor import Executor
@@ -19,15 +18,12 @@ from scrubjay.settings import Settings
 from scrubjay.store import changes
 from scrubjay.store.engine import Store, location_of, open_store
 from scrubjay.store.operation import Operation
-from scrubjay.store.sqlite import SqliteStore
 from scrubjay.store.sqlite.connection import BUSY_SECONDS
 
 if TYPE_CHECKING:
     from scrubjay.semantic.index import SemanticIndex
 
-POLL_SECONDS = 0.02
-"""Seconds between two looks for changes by other processes: a watcher sees them that much later at most, and an idle
-watcher costs 50 index reads a second, about 1 ms of CPU."""
+T = TypeVar("T")
 
 
 class LocalExecutor(Executor):
@@ -75,13 +71,17 @@ class LocalExecutor(Executor):
     ) -> tuple[list[Change], int]:
         give_up_at = time.monotonic() + wait
         while True:
-            found, cursor = self._store.run(changes.read_changes(namespace, prefix, after))
+            found, cursor = self._run_in_turn(changes.read_changes(namespace, prefix, after))
             if found or after is None or time.monotonic() >= give_up_at:
                 return found, cursor
             after = cursor
-            with _pauses(self._store, namespace) as pause:
-                while self._store.run(changes.last_change(namespace)) == cursor and time.monotonic() < give_up_at:
+            with self._store.listener.watching(namespace) as pause:
+                while self._run_in_turn(changes.last_change(namespace)) == cursor and time.monotonic() < give_up_at:
                     pause(give_up_at - time.monotonic())
+
+    def _run_in_turn(self, operation: Operation[T]) -> T:
+        with self._store.watcher_turns:
+            return self._store.run(operation)
 
 
 _OWN_METHODS: dict[Verb, Callable[..., Any]] = {
@@ -90,16 +90,6 @@ _OWN_METHODS: dict[Verb, Callable[..., Any]] = {
     AUDIT: LocalExecutor._audit,  # noqa: SLF001
 }
 """Verbs that are more than one operation here."""
-
-
-@contextlib.contextmanager
-def _pauses(store: Store, namespace: str) -> Iterator[Callable[[float], object]]:
-    """A function that waits until a namespace may have changed, but no longer than so many seconds."""
-    if isinstance(store, SqliteStore):
-        yield lambda _seconds: time.sleep(POLL_SECONDS)
-    else:
-        with store.listener.watching(namespace) as wait:
-            yield wait
 
 
 def _run_once(operation: Operation[Any], command: Command, idempotency_key: str | None) -> Operation[Any]:

@@ -15,6 +15,7 @@ import re
 import select
 import shlex
 import socket
+import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -29,6 +30,9 @@ from scrubjay.validation import check_seconds
 
 STREAM_SECONDS = 600.0
 """Seconds that a server may be silent during an export, import, backup or erase: it may check a file of gigabytes."""
+MAX_IDLE_CONNECTIONS = 32
+"""Connections to one server that are kept for later calls of this process: more than threads usually call at once, and
+an eighth of the 256 files that some systems allow a process. A call that finds none opens one."""
 MIN_BYTES_PER_SECOND = 1_000
 """A response must arrive within the timeout, plus its size at this rate: slower than any usable network, but a server
 that sends a byte a second cannot hold the caller. A pause in it must not be longer than the timeout either."""
@@ -197,6 +201,10 @@ def _basic(parts: SplitResult) -> str:
     return f"Basic {base64.b64encode(credentials.encode()).decode()}"
 
 
+def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    return {} if proxy.username is None else {"Proxy-Authorization": _basic(proxy)}
+
+
 class _Reader(io.RawIOBase):
     """The receiving end of a socket with a limit for each pause and a deadline for the whole response."""
 
@@ -222,8 +230,100 @@ class _Reader(io.RawIOBase):
         return io.BufferedReader(self, 65_536)
 
 
-class PooledTransport(ForkSafe):
-    """A pool of kept-alive connections; the one that was used last is used first."""
+class Route(NamedTuple):
+    """What a connection depends on; the timeout, the path and the credentials of the server are those of a request."""
+
+    scheme: str
+    host: str
+    port: int | None
+    proxy: SplitResult | None
+    socket_path: str | None
+    authorities: str | None
+    """The file of the certificate authorities that the user trusts instead of those of requests."""
+
+    def connection(self, timeout: float) -> http.client.HTTPConnection:
+        """A connection that is not open yet."""
+        if self.socket_path:
+            return _SocketConnection(self.socket_path, timeout)
+        host, port, proxy = self.host, self.port, self.proxy
+        if self.scheme == "http":
+            if proxy:
+                host, port = proxy.hostname or "", proxy.port
+            return http.client.HTTPConnection(host, port, timeout=timeout)
+        context = _tls_context(self.authorities)
+        if not proxy:
+            return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+        tunnel = http.client.HTTPSConnection(proxy.hostname or "", proxy.port or 80, timeout=timeout, context=context)
+        tunnel.set_tunnel(host, port, _proxy_headers(proxy))
+        return tunnel
+
+
+class ConnectionPool(ForkSafe):
+    """Idle connections of this process on one route; the one that was used last is used first.
+
+    Its transports alone refer to it, so the last of them closes its connections, and no other.
+    """
+
+    def __init__(self, route: Route, max_idle: int = MAX_IDLE_CONNECTIONS) -> None:
+        self.route = route
+        self._max_idle = max_idle
+        self._idle: list[socket.socket] = []  # whose methods are atomic
+        weakref.finalize(self, _close_all, self._idle)
+        self.register_at_fork()
+
+    def take(self, timeout: float) -> tuple[socket.socket, bool]:
+        """A connection, and whether it was used before."""
+        with contextlib.suppress(IndexError):
+            while True:
+                connection = self._idle.pop()
+                if not _is_readable(connection):
+                    return connection, True
+                connection.close()
+        return self.open(timeout), False
+
+    def open(self, timeout: float) -> socket.socket:
+        opened = self.route.connection(timeout)
+        opened.connect()
+        if not self.route.socket_path:
+            opened.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made: socket.socket = opened.sock
+        return made
+
+    def put_back(self, connection: socket.socket) -> None:
+        self._idle.append(connection)
+        with contextlib.suppress(IndexError):
+            while len(self._idle) > self._max_idle:
+                self._idle.pop(0).close()  # the one that was idle for longest
+
+    def reset(self) -> None:
+        """The parent goes on using its sockets; a forked child closes its copies."""
+        _close_all(self._idle)
+
+
+class _Pools(ForkSafe):
+    """The connection pools of this process: a web application with a Memory for each user needs few connections."""
+
+    def __init__(self) -> None:
+        self._pools: weakref.WeakValueDictionary[Route, ConnectionPool] = weakref.WeakValueDictionary()
+        self.reset()
+        self.register_at_fork()
+
+    def reset(self) -> None:
+        self._lock = threading.Lock()
+
+    def of(self, route: Route) -> ConnectionPool:
+        with self._lock:
+            pool = self._pools.get(route)
+            if pool is None:
+                pool = self._pools[route] = ConnectionPool(route)
+            return pool
+
+
+_pools = _Pools()
+
+
+class PooledTransport:
+    """A transport whose kept-alive connections are those of every transport of this process on the same route."""
 
     def __init__(
         self,
@@ -233,34 +333,32 @@ class PooledTransport(ForkSafe):
         proxy: SplitResult | None = None,
         socket_path: str | None = None,
     ) -> None:
-        self._parts = parts
         self._timeout = timeout
-        self._proxy = proxy
-        self._socket_path = socket_path
         self._host = parts.netloc.rpartition("@")[2].encode("idna").decode()
         self._root = quote(parts.path.rstrip("/"), safe="/%")
         self._headers = {} if parts.username is None else {"Authorization": _basic(parts)}
         if proxy and parts.scheme == "http":  # a proxy is sent the whole URL; https goes through a tunnel
             self._root = f"http://{self._host}{self._root}"
-            self._headers |= self._proxy_headers
-        self._idle: list[socket.socket] = []
-        weakref.finalize(self, _close_all, self._idle)
-        self.register_at_fork()
+            self._headers |= _proxy_headers(proxy)
+        authorities = os.environ.get("REQUESTS_CA_BUNDLE") if parts.scheme == "https" else None
+        route = Route(parts.scheme, parts.hostname or "", parts.port, proxy, socket_path, authorities)
+        self._pool = _pools.of(route)
 
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
         lines = [f"{method} {self._root}{path} HTTP/1.1", f"Host: {self._host}", f"Content-Length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in {**self._headers, **headers}.items()]
         request = "\r\n".join([*lines, "\r\n"]).encode("latin-1") + body
-        connection, is_reused = self._take()
+        pool = self._pool
+        connection, is_reused = pool.take(self._timeout)
         try:
-            return self._exchange(connection, method, request)
+            return self._exchange(pool, connection, method, request)
         except ResponseLost as error:
             if not (is_reused and method == "GET" and isinstance(error.__cause__, ConnectionError)):
                 raise
         # The server has closed an idle connection; a proxy in between may tell it late. A read is safe to repeat.
-        return self._exchange(self._open(), method, request)
+        return self._exchange(pool, pool.open(self._timeout), method, request)
 
-    def _exchange(self, connection: socket.socket, method: str, request: bytes) -> Response:
+    def _exchange(self, pool: ConnectionPool, connection: socket.socket, method: str, request: bytes) -> Response:
         """Send a request on a connection, and read its response."""
         try:
             connection.settimeout(self._timeout)
@@ -276,11 +374,11 @@ class PooledTransport(ForkSafe):
         if response.will_close:
             connection.close()
         else:
-            self._idle.append(connection)
+            pool.put_back(connection)
         return Response(response.status, {name.lower(): value for name, value in response.getheaders()}, data)
 
     def stream(self, method: str, path: str, body: BinaryIO | None, headers: Mapping[str, str]) -> StreamedResponse:
-        opened = self._connection()
+        opened = self._pool.route.connection(self._timeout)
         opened.connect()
         opened.sock.settimeout(STREAM_SECONDS)
         try:
@@ -296,50 +394,8 @@ class PooledTransport(ForkSafe):
         return response
 
     def close(self) -> None:
-        _close_all(self._idle)
-
-    def reset(self) -> None:
-        """The parent goes on using its sockets; a forked child closes its copies."""
-        _close_all(self._idle)
-
-    def _take(self) -> tuple[socket.socket, bool]:
-        """A connection, and whether it was used before."""
-        with contextlib.suppress(IndexError):
-            while True:
-                connection = self._idle.pop()
-                if not _is_readable(connection):
-                    return connection, True
-                connection.close()
-        return self._open(), False
-
-    def _open(self) -> socket.socket:
-        opened = self._connection()
-        opened.connect()
-        if not self._socket_path:
-            opened.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made: socket.socket = opened.sock
-        return made
-
-    def _connection(self) -> http.client.HTTPConnection:
-        if self._socket_path:
-            return _SocketConnection(self._socket_path, self._timeout)
-        host, port = self._parts.hostname or "", self._parts.port
-        proxy = self._proxy
-        if self._parts.scheme == "http":
-            if proxy:
-                host, port = proxy.hostname or "", proxy.port
-            return http.client.HTTPConnection(host, port, timeout=self._timeout)
-        if not proxy:
-            return http.client.HTTPSConnection(host, port, timeout=self._timeout, context=_tls_context())
-        tunnel = http.client.HTTPSConnection(
-            proxy.hostname or "", proxy.port or 80, timeout=self._timeout, context=_tls_context()
-        )
-        tunnel.set_tunnel(host, port, self._proxy_headers)
-        return tunnel
-
-    @property
-    def _proxy_headers(self) -> dict[str, str]:
-        return {"Proxy-Authorization": _basic(self._proxy)} if self._proxy and self._proxy.username is not None else {}
+        """Leave the pool. A call after that has a connection of its own, which is not kept."""
+        self._pool = ConnectionPool(self._pool.route, max_idle=0)
 
 
 class _SocketConnection(http.client.HTTPConnection):
@@ -359,12 +415,12 @@ class _SocketConnection(http.client.HTTPConnection):
             raise
 
 
-def _tls_context() -> Any:
+def _tls_context(authorities: str | None) -> Any:
     import ssl  # noqa: PLC0415 - only for https
 
     from requests.utils import DEFAULT_CA_BUNDLE_PATH  # noqa: PLC0415 - the authorities that requests trusts
 
-    return ssl.create_default_context(cafile=os.environ.get("REQUESTS_CA_BUNDLE") or DEFAULT_CA_BUNDLE_PATH)
+    return ssl.create_default_context(cafile=authorities or DEFAULT_CA_BUNDLE_PATH)
 
 
 def _is_readable(idle: socket.socket) -> bool:

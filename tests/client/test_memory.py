@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from harness import clean_environment, fresh_name
 from scrubjay import Conflict, InvalidInput, Item, Memory, Unavailable, ValueTooLarge, local
 from scrubjay.exact_json import MAX_WRITE_BYTES, MAX_WRITE_ROWS
-from scrubjay.store.sqlite import SqliteStore
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 numbers = (
@@ -708,13 +707,13 @@ def test_a_memory_may_be_collected_while_another_is_opened(tmp_path, monkeypatch
         def __init__(self):
             self.itself, self.memory = self, Memory("a", path=str(tmp_path / "a.db"))
 
-    class Collecting(SqliteStore):
-        def __init__(self, *args, **options):
-            gc.collect()
-            super().__init__(*args, **options)
+    def collect_and_open(*args, **options):
+        gc.collect()
+        return open_store(*args, **options)
 
     Agent()
-    monkeypatch.setattr(local, "SqliteStore", Collecting)
+    open_store = local.open_store
+    monkeypatch.setattr(local, "open_store", collect_and_open)
     memory = Memory("b", path=str(tmp_path / "b.db"))
     memory.set("k", 1)
     assert memory.get("k") == 1

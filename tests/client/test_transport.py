@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.server
 import socket
+import sys
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from scrubjay import InvalidInput, Memory, Unavailable, commands
 from scrubjay.http import HttpExecutor
 from scrubjay.settings import memory_settings
-from scrubjay.transport import ResponseLost, open_transport, start_hint
+from scrubjay.transport import ConnectionPool, ResponseLost, Route, open_transport, start_hint
 
 
 class Scripted:
@@ -68,6 +70,9 @@ LEGAL = {
 }
 
 
+FOUND = b'HTTP/1.1 200 OK\r\nScrubjay-Version: 1\r\nContent-Length: 11\r\n\r\n{"value":1}'
+
+
 @pytest.mark.parametrize("kind", LEGAL)
 def test_every_legal_answer_is_understood(scripted, kind):
     transport = open_transport(scripted(LEGAL[kind]).url, 60)
@@ -84,6 +89,92 @@ def test_a_connection_is_used_again(scripted):
     assert server.connections == 1
     assert server.requests[0].startswith(b"PUT /mounted/x HTTP/1.1\r\nHost: 127.0.0.1:")
     assert server.requests[0].endswith(b"\r\nContent-Length: 4\r\nA: b\r\n\r\nbody")
+
+
+def test_memories_of_one_server_share_connections_whatever_their_keys_and_timeouts(scripted):
+    server = scripted(*[FOUND] * 3, keep=True)
+    memories = [
+        Memory("a", url=server.url, api_key="first"),
+        Memory("b", url=server.url, timeout=50),
+        Memory("c", url=server.url.replace("//", "//user:password@")),
+    ]
+    assert [memory.get("k") for memory in memories] == [1] * 3
+    for memory in memories:
+        memory.close()
+    assert server.connections == 1
+    assert [b"X-API-Key: first" in request for request in server.requests] == [True, False, False]
+    assert [b"Authorization" in request for request in server.requests] == [False, False, True]
+
+
+def test_the_last_memory_of_a_server_closes_its_connections():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        first, second = (Memory("ns", url=f"http://127.0.0.1:{listener.getsockname()[1]}") for _ in range(2))
+        with ThreadPoolExecutor(1) as threads:
+            found = threads.submit(first.get, "k")
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(FOUND)
+                assert found.result(60) == 1
+                first.close()
+                found = threads.submit(second.get, "k")
+                assert b"/items/k" in connection.recv(65536), "the other Memory uses the connection"
+                connection.sendall(FOUND)
+                assert found.result(60) == 1
+                second.close()
+                assert connection.recv(65536) == b""
+
+
+def test_a_call_after_the_close_leaves_no_connection_open(scripted):
+    server = scripted(LEGAL["length"], LEGAL["length"])
+    transport = open_transport(server.url, 60)
+    transport.close()
+    for _ in range(2):
+        assert transport.send("GET", "/", b"", {}).data == b"hello"
+    assert server.connections == 2
+
+
+def test_a_pool_keeps_the_connections_that_were_used_last():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        pool = ConnectionPool(Route("http", host, port, None, None, None), max_idle=2)
+        opened = [pool.take(60)[0] for _ in range(5)]
+        for connection in opened:
+            pool.put_back(connection)
+        assert [connection.fileno() >= 0 for connection in opened] == [False, False, False, True, True]
+        assert pool.take(60) == (opened[-1], True)
+        opened[-1].close()
+
+
+def test_another_proxy_or_other_authorities_need_other_connections(monkeypatch):
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("NO_PROXY", "")
+    used = []
+    for variable, value in [("no_proxy", ""), ("https_proxy", "http://p.test"), ("REQUESTS_CA_BUNDLE", "/ca.pem")]:
+        monkeypatch.setenv(variable, value)
+        used += [open_transport(url, 60) for url in ("https://scrubjay.test", "https://scrubjay.test:8787")]
+    assert len({id(transport._pool) for transport in used}) == 6
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on a process's files")
+def test_a_process_with_too_many_files_is_told_so(tmp_path):
+    import resource
+
+    with Memory("ns", url="http://127.0.0.1:9", outbox=tmp_path / "outbox.db") as memory:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            with pytest.raises(Unavailable) as read:
+                memory.get("k")
+            with pytest.raises(Unavailable) as written:
+                memory.set("k", 1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    cause = "cannot reach http://127.0.0.1:9: [Errno 24] Too many open files"
+    advice = "; close some of the files and connections of this program, or raise their limit with `ulimit -n`"
+    assert str(read.value) == cause + advice
+    assert "the outbox" in str(written.value)
+    assert str(written.value).count(advice) == 2
 
 
 def test_a_connection_that_was_closed_meanwhile_is_not(scripted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -10,8 +11,13 @@ import time
 
 import pytest
 
-from harness import clean_environment, fresh_name, serving
-from scrubjay import AsyncMemory, InvalidInput, Memory, Unavailable
+from harness import clean_environment, eventually, fresh_name, serving
+from scrubjay import AsyncMemory, InvalidInput, Memory, QuotaExceeded, Unavailable
+from scrubjay.async_memory import LOOK_SECONDS
+from scrubjay.commands import CHANGES
+from scrubjay.http import HttpExecutor
+from scrubjay.local import LocalExecutor
+from scrubjay.store.pool import MAX_WATCHER_CONNECTIONS
 
 
 def test_a_watcher_sees_what_happens_from_its_call_on(open_memory):
@@ -124,6 +130,105 @@ def test_an_awaited_watch_misses_nothing_between_its_start_and_the_iteration(ope
             return [change.verb async for change in changes]
 
     assert asyncio.run(watch_some()) == ["set", "delete"]
+
+
+def test_an_awaited_watch_is_a_long_poll(open_memory, monkeypatch):
+    waits, run = [], (HttpExecutor if "url" in open_memory.where else LocalExecutor).run
+
+    def counted(executor, command, *key):
+        if command.verb is CHANGES:
+            waits.append(command.argument("wait"))
+        return run(executor, command, *key)
+
+    async def watch_one() -> None:
+        async with AsyncMemory(fresh_name(), **open_memory.where) as memory:
+            step = asyncio.create_task(anext(memory.watch()))
+            await asyncio.to_thread(eventually, lambda: len(waits) > 1)
+            await memory.set("k", 1)
+            assert (await step).key == "k"
+
+    monkeypatch.setattr(HttpExecutor, "run", counted)
+    monkeypatch.setattr(LocalExecutor, "run", counted)
+    asyncio.run(watch_one())
+    assert waits == [0, *[LOOK_SECONDS] * (len(waits) - 1)]
+
+
+def test_idle_awaited_watches_leave_the_threads_to_other_calls(open_memory):
+    async def watch_many() -> None:
+        async with AsyncMemory(fresh_name(), **open_memory.where) as memory:
+            watches = [await memory.watch() for _ in range(40)]
+            steps = [asyncio.create_task(anext(watch)) for watch in watches]
+            await asyncio.sleep(0)
+            await memory.set("k", 1)
+            assert {change.key for change in await asyncio.gather(*steps)} == {"k"}
+
+    asyncio.run(watch_many())
+
+
+def test_many_watchers_of_a_file_share_few_connections(tmp_path):
+    async def watch_many() -> None:
+        async with AsyncMemory("ns", path=tmp_path / "db", durability="fast") as memory:
+            steps = [asyncio.create_task(anext(await memory.watch())) for _ in range(100)]
+            await asyncio.sleep(0)
+            await memory.set("k", 1)
+            await asyncio.gather(*steps)
+            store = memory._memory._executor._store
+            assert len(store._opened) <= 16 + MAX_WATCHER_CONNECTIONS + 1, "the threads of calls and the listener, too"
+
+    asyncio.run(watch_many())
+
+
+def test_a_step_after_one_that_was_cancelled_misses_nothing(open_memory):
+    async def watch_some() -> list[str]:
+        async with AsyncMemory(fresh_name(), **open_memory.where) as memory:
+            changes, seen = await memory.watch(), []
+            for key in "abc":
+                step = asyncio.create_task(anext(changes))
+                await asyncio.sleep(0.01)
+                step.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    seen.append((await step).key)
+                await memory.set(key, 1)
+            return [*seen, *[(await anext(changes)).key for _ in range(3 - len(seen))]]
+
+    assert asyncio.run(watch_some()) == ["a", "b", "c"]
+
+
+def test_closing_the_memory_ends_an_awaited_watch_before_its_thread(server, monkeypatch):
+    monkeypatch.setattr("scrubjay.async_memory.LOOK_SECONDS", 60.0)
+
+    async def watch_one() -> None:
+        memory = AsyncMemory(fresh_name(), url=server.url, timeout=120)
+        step = asyncio.create_task(anext(await memory.watch()))
+        await asyncio.to_thread(eventually, lambda: looking_threads() > before)
+        await memory.close()
+        with pytest.raises(Unavailable, match="this Memory is closed"):
+            await step
+        assert looking_threads() > before
+
+    before = looking_threads()
+    asyncio.run(watch_one())
+
+
+def looking_threads() -> int:
+    return [thread.name for thread in threading.enumerate()].count("scrubjay-watch")
+
+
+def test_awaited_watches_count_for_the_limit_of_the_server(tmp_path, monkeypatch):
+    monkeypatch.setattr("scrubjay.async_memory.LOOK_SECONDS", 60.0)
+
+    async def watch_two(url: str) -> None:
+        async with AsyncMemory("ns", url=url, timeout=120) as memory:
+            steps = [asyncio.create_task(anext(memory.watch())) for _ in range(2)]
+            done, _ = await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
+            with pytest.raises(QuotaExceeded, match="1 watches open"):
+                done.pop().result()
+            await memory.set("k", 1)
+            (left,) = [step for step in steps if not step.done()]
+            assert (await left).key == "k"
+
+    with serving(tmp_path / "db", "--max-watches", "1") as server:
+        asyncio.run(watch_two(server.url))
 
 
 def test_watching_goes_on_when_the_server_comes_back(tmp_path):

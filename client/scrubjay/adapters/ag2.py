@@ -12,15 +12,15 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from scrubjay.adapters._framework import missing, open_memory, read, write
 from scrubjay.adapters._plain import plain
-from scrubjay.async_memory import POLL_SECONDS, AsyncMemory
+from scrubjay.async_memory import AsyncMemory, AsyncWatch
 from scrubjay.conversations import entry, session_key
 from scrubjay.errors import Conflict, Unavailable
 from scrubjay.memory import Memory
-from scrubjay.watch import Watch
 
 try:
     from ag2.annotations import Context
@@ -158,8 +158,8 @@ class ScrubjayKnowledgeStore:
 
         :return: what ends it: `await watcher.close()`.
         """
-        watch = await read(self._memory._open_watch, _size(path).rstrip("/"), None, None)
-        return ChangeWatcher(watch, _normalize(path), callback)
+        watch = AsyncWatch(partial(self._memory._open_watch, _size(path).rstrip("/"), None, None))
+        return ChangeWatcher(await watch, _normalize(path), callback)
 
     # ------------------------------------------------------------ on a thread
 
@@ -196,7 +196,7 @@ class ScrubjayKnowledgeStore:
 class ChangeWatcher:
     """A subscription of a knowledge store: a task that looks for changes until it is closed."""
 
-    def __init__(self, watch: Watch, path: str, callback: ChangeCallback) -> None:
+    def __init__(self, watch: AsyncWatch, path: str, callback: ChangeCallback) -> None:
         self._watch = watch
         self._path = path
         self._callback = callback
@@ -212,12 +212,10 @@ class ChangeWatcher:
             await self._follow()
 
     async def _follow(self) -> None:
-        while True:
-            for change in await read(self._watch.look, 0):
-                path = change.key.removeprefix("size")
-                if path == self._path or path.startswith(f"{self._path.rstrip('/')}/"):
-                    await self._call(path)
-            await asyncio.sleep(POLL_SECONDS)
+        async for change in self._watch:
+            path = change.key.removeprefix("size")
+            if path == self._path or path.startswith(f"{self._path.rstrip('/')}/"):
+                await self._call(path)
 
     async def _call(self, path: str) -> None:
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scrubjay.commands import Command
-from scrubjay.errors import Unavailable
+from scrubjay.errors import Unavailable, advice_if_out_of_files
 from scrubjay.fork_safety import ForkSafe
 from scrubjay.models import Pending, to_time
 from scrubjay.store.api_keys import PREFIX
@@ -327,10 +327,10 @@ class QueueFile(ForkSafe):
                     self._connection = self._open()
                 return self._connection.execute(sql, params).fetchall()
             except (sqlite3.Error, OSError) as error:
-                raise QueueUnavailable(
-                    f"the outbox {self.path} cannot be used: {error}; check the file and the disk, or set"
-                    " SCRUBJAY_OUTBOX to another file"
-                ) from error
+                advice = advice_if_out_of_files(error) or (
+                    "check the file and the disk, or set SCRUBJAY_OUTBOX to another file"
+                )
+                raise QueueUnavailable(f"the outbox {self.path} cannot be used: {error}; {advice}") from error
 
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -15,6 +15,8 @@ C = TypeVar("C")
 
 FORK_SECONDS = 5.0
 """Seconds that a fork waits for calls in other threads to end."""
+MAX_WATCHER_CONNECTIONS = 4
+"""Connections that all watchers of a store use together: many wake at once, and each would open one."""
 
 
 def unknown_format(name: object, version: int, known: int) -> Unavailable:
@@ -36,6 +38,7 @@ class ConnectionPool(ForkSafe, Generic[C]):
         self._opened: set[C] = set()
         self._opening = threading.RLock()  # held while a connection is added, and during a fork
         self._is_forking = False
+        self.watcher_turns = threading.BoundedSemaphore(MAX_WATCHER_CONNECTIONS)
 
     def connect(self) -> C:
         """A new connection, which has to be added to `_opened`."""

@@ -17,6 +17,7 @@ from scrubjay.store.expiry import AUDIT_DAYS, AUDIT_ROWS, SWEEP_SECONDS
 from scrubjay.store.operation import NO_QUOTA, READ, WRITES, Context, Operation, Quota
 from scrubjay.store.sqlite import maintenance
 from scrubjay.store.sqlite.connection import BUSY_SECONDS, Connections, run_statements
+from scrubjay.store.sqlite.listener import Listener
 from scrubjay.store.sqlite.queries import QUERIES
 from scrubjay.store.sqlite.writer import Writer
 
@@ -70,6 +71,7 @@ class SqliteStore(Connections):
         super().reset()
         self._checkpointer = maintenance.Checkpointer(self)
         self.writer = Writer(self, self.context, self._checkpointer.run)
+        self.listener = Listener(self.run)
 
     def locks(self) -> list[Any]:
         return [self.writer.lock, *super().locks()]
