@@ -29,7 +29,7 @@ from scrubjay.commands import VERBS
 from scrubjay.conversations import LEARNED, MAX_SESSION_BYTES
 from scrubjay.exact_json import MAX_DEPTH, MAX_READ_BYTES, MAX_WRITE_BYTES, MAX_WRITE_ROWS
 from scrubjay.opening import UNATTENDED_SECONDS
-from scrubjay.outbox.executor import _OVERLAID
+from scrubjay.outbox.reader import OVERLAID
 from scrubjay.outbox.sender import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
 from scrubjay.recall.documents import MAX_SCORED_CHARS
 from scrubjay.recall.neighbours import MAX_PAUSE_SECONDS, NEIGHBOURS
@@ -403,7 +403,7 @@ def test_a_page_names_every_verb_that_can_be_queued(page, before, after):
 
 
 def test_pages_name_every_read_that_includes_queued_writes():
-    including = {verb.name for verb in _OVERLAID} - {"item", "scan", "contains"} | {"in", "values"}
+    including = {verb.name for verb in OVERLAID} - {"item", "scan", "contains"} | {"in", "values"}
     tutorial = (ROOT / "docs" / "tutorial.md").read_text()
     sentence = tutorial.partition("They are sent later")[2].partition("\n- ")[2].partition(" include queued")[0]
     assert names_in(sentence) == including | {"key"}

@@ -35,6 +35,7 @@ from scrubjay.cli import main
 from scrubjay.cli import queue as cli_queue
 from scrubjay.commands import SET
 from scrubjay.http import HttpExecutor
+from scrubjay.memory import memory_on
 from scrubjay.outbox import queue
 from scrubjay.outbox import sender as sender_module
 from scrubjay.outbox.queue import QueueFile, Target
@@ -1488,6 +1489,18 @@ def test_commands_in_messages_name_the_queue_file_unless_it_is_the_default_one(t
             memory.set("k", 1)
             with pytest.raises(Unavailable, match=re.escape(prefix)):
                 memory.item("k")
+
+
+def test_queued_writes_alone_answer_reads_and_take_no_writes():
+    with Memory("ns", url=f"http://127.0.0.1:{free_port()}") as memory:
+        memory.append("l", 1, 2)
+        memory.set("k", {"a": 1})
+        alone = memory_on(memory._executor.queued_alone(), "ns", memory._settings)
+        assert (alone.tail("l", 1), alone.get("k"), alone.keys(), alone.get("x")) == ([2], {"a": 1}, ["k", "l"], None)
+        assert [write.verb for write in alone.pending()] == ["append", "set"]
+        for call in (lambda: alone.set("k", 2), lambda: alone.recall("x")):
+            with pytest.raises(Unavailable, match="queued writes alone do not answer"):
+                call()
 
 
 def test_a_forked_child_that_does_nothing_ends_at_once():

@@ -53,11 +53,13 @@ class Client:
     def __init__(self, url: str, namespace: str) -> None:
         self.url, self.namespace = url, namespace
         self.returned: dict[str, list[int]] = {"a": [], "b": []}
+        self._started = {"a": -1, "b": -1}
         self.begin()
 
     def begin(self) -> None:
-        # What was under way when it was killed may have been kept: the next one leaves a number out.
-        starts = [str(numbers[-1] + 2 if numbers else 0) for numbers in self.returned.values()]
+        # The number that was under way when it was killed, its first perhaps, may have been kept: it is left out.
+        self._started = {name: max([self._started[name], *(n + 1 for n in self.returned[name])]) + 1 for name in "ab"}
+        starts = map(str, self._started.values())
         self.process = subprocess.Popen(
             [sys.executable, "-c", WRITER, self.url, self.namespace, *starts],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=clean_environment(),

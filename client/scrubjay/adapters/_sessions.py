@@ -19,13 +19,14 @@ from weakref import WeakSet
 
 from scrubjay.adapters._copies import copies, queued_copy, whole_conversation
 from scrubjay.async_memory import Threads
+from scrubjay.calls import append_call
 from scrubjay.commands import Command
 from scrubjay.conversations import is_reserved, session_prefix, split_key
 from scrubjay.errors import Conflict, InvalidInput, ScrubjayError, Unavailable
 from scrubjay.learning import background
 from scrubjay.memory import Memory
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
-from scrubjay.transaction import Transaction
+from scrubjay.transaction import CollectedWrites
 from scrubjay.validation import MAX_RECALL
 
 _NOTES = 8
@@ -55,19 +56,20 @@ Batch = list[tuple[Command, Saved | None]]
 """What is saved together, such as a message."""
 
 
-class Writes(Transaction):
-    """The writes that are saved together, and which callbacks get the new lengths of lists."""
+class Writes(CollectedWrites):
+    """The writes that are saved together, each with the callback that gets the new length of a list."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory.namespace, memory._executor.run, None)
-        self._is_open = True  # until `saving` has saved it
-        self.callbacks: dict[int, Saved] = {}
-        """By the identity of the command."""
+        self.batch: Batch = []
+
+    def add(self, command: Command) -> None:
+        """Add a command to the batch, whose end `saving` determines."""
+        self.batch.append((command, None))
 
     def append_counted(self, key: str, item: Any, saved: Saved) -> None:
         """Add an item to the end of a list, and call `saved` afterwards."""
-        self.append(key, item)
-        self.callbacks[id(self.commands[-1])] = saved
+        self.batch.append((append_call(self.namespace, key, item), saved))
 
 
 class Session:
@@ -138,8 +140,8 @@ class Session:
         self._save(writes)
 
     def _add_unsaved(self, writes: Writes) -> None:
-        if writes.commands:
-            self._unsaved.append([(command, writes.callbacks.get(id(command))) for command in writes.commands])
+        if writes.batch:
+            self._unsaved.append(writes.batch)
 
     def wait_for(self, future: Future[None]) -> None:
         """Let `wait` wait for what another session saves, too."""
@@ -325,7 +327,7 @@ def saving(owner: Session) -> Iterator[Callable[[Session], Writes]]:
         return first.setdefault(session._memory, (session, session.new_transaction()))[1]
 
     yield transaction_of
-    parts = [(session, writes) for session, writes in first.values() if writes.commands]
+    parts = [(session, writes) for session, writes in first.values() if writes.batch]
     if not parts:
         return
     on_event_loop = is_on_event_loop()

@@ -13,7 +13,7 @@ from scrubjay.adapters._sessions import Session, is_on_event_loop
 from scrubjay.conversations import STATE
 from scrubjay.errors import InvalidInput, ScrubjayError, repr_short
 from scrubjay.exact_json import decode, encode
-from scrubjay.transaction import Transaction
+from scrubjay.transaction import CollectedWrites
 from scrubjay.validation import check_key
 
 _UNSAVED = b"unsaved"
@@ -157,11 +157,11 @@ class State(MutableMapping[str, Any]):
         is_known = not self._is_blind or name in (self._queued or ())
         return self._session.key((self._prefix if is_known else self._beside) + name)
 
-    def _put(self, t: Transaction, name: str, value: Any) -> None:
+    def _put(self, t: CollectedWrites, name: str, value: Any) -> None:
         t.set(check_key(self._key(name)), decode(encode(value)))
         self._values[name], self._saved[name] = value, fingerprint(value)
 
-    def _put_or_log(self, t: Transaction, name: str, value: Any) -> None:
+    def _put_or_log(self, t: CollectedWrites, name: str, value: Any) -> None:
         try:
             self._put(t, name, value)
         except (ScrubjayError, RuntimeError) as error:  # the latter when another thread changes it just now
@@ -194,13 +194,13 @@ class State(MutableMapping[str, Any]):
         with self._session.transaction() as t:
             self.save_changes(t)
 
-    def save_changes(self, t: Transaction) -> None:
+    def save_changes(self, t: CollectedWrites) -> None:
         """Add to a transaction what has been changed inside a value."""
         if self._is_blind and not is_on_event_loop():
             self._known()
         self.add_changes(t)
 
-    def add_changes(self, t: Transaction) -> None:
+    def add_changes(self, t: CollectedWrites) -> None:
         """The same, and nothing is read."""
         for name in list(self._saved):
             if self._is_changed(name):
@@ -209,7 +209,7 @@ class State(MutableMapping[str, Any]):
     def _is_changed(self, name: str) -> bool:
         return name in self._values and name in self._saved and fingerprint(self._values[name]) != self._saved[name]
 
-    def replace(self, t: Transaction, values: Mapping[str, Any]) -> None:
+    def replace(self, t: CollectedWrites, values: Mapping[str, Any]) -> None:
         """Add to a transaction what it takes to have exactly these values; one that cannot be saved is logged once.
 
         Values that are stored and could not be read so far stay.

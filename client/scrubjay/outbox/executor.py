@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from copy import copy
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from scrubjay.commands import (
     CLEAR,
-    CONTAINS,
-    CONVERSATION,
     FORGET,
     FORGET_SESSION,
     GET,
     GET_MANY,
-    ITEM,
-    ITEMS,
     KEYS,
     LENGTH,
     MISSING,
-    SCAN,
     SET_QUOTA,
     SLICE,
     TAIL,
     Command,
 )
-from scrubjay.conversations import matches, with_tool_names
 from scrubjay.errors import (
-    Conflict,
     Forbidden,
     OutcomeUnknown,
     QuotaExceeded,
@@ -43,18 +35,15 @@ from scrubjay.errors import (
 )
 from scrubjay.executor import Executor
 from scrubjay.fencing import key_of_a_write, no_op
-from scrubjay.models import Item, Message, Pending
+from scrubjay.models import Message, Pending
 from scrubjay.outbox.overlay import (
-    UNKNOWN,
     keys_deleted,
     keys_written,
-    messages_behind,
-    overlaid,
     sessions_written,
 )
 from scrubjay.outbox.queue import QueuedWrite, Target
+from scrubjay.outbox.reader import OVERLAID, OverlayReader
 from scrubjay.outbox.sender import Sender, shared_sender
-from scrubjay.validation import ABOVE_ALL_KEYS, MAX_MESSAGES_PAGE
 
 log = logging.getLogger("scrubjay")
 
@@ -101,9 +90,12 @@ class OutboxExecutor(Executor):
             if not command.needs_result:
                 return self._write(command, idempotency_key)
             return self._run_in_order(command)
-        if command.namespace in self._sender.unsent and verb in _OVERLAID:
-            return _OVERLAID[verb](self, command)
+        if command.namespace in self._sender.unsent and verb in OVERLAID:
+            return self._reader().run(command)
         return self._ask(command)
+
+    def _reader(self) -> OverlayReader:
+        return OverlayReader(self._ask, self._sender.queued, self._exclusive, self._send_now)
 
     def close(self) -> None:
         self._inner.close()
@@ -136,24 +128,8 @@ class OutboxExecutor(Executor):
         return True
 
     def whole_conversation(self, namespace: str, key: str) -> list[Message]:
-        """All messages of a conversation, oldest first: page by page from the target, and the queue once.
-
-        The queue is read first: a message that is sent meanwhile is then in both, and not in neither.
-        """
-        queued = self._sender.queued(namespace)
-        is_known = overlaid(queued, key, UNKNOWN) is not UNKNOWN  # replaced or deleted by a queued write
-        stored = [] if is_known else self._stored_conversation(namespace, key)
-        return with_tool_names([*stored, *messages_behind(queued, key, stored)])
-
-    def _stored_conversation(self, namespace: str, key: str) -> list[Message]:
-        found: list[Message] = []
-        before = None
-        while True:
-            page = self._ask(CONVERSATION(namespace, key, MAX_MESSAGES_PAGE, before, None, None))
-            found[:0] = page
-            if len(page) < MAX_MESSAGES_PAGE:
-                return found
-            before = page[0].position
+        """All messages of a conversation, oldest first."""
+        return self._reader().whole_conversation(namespace, key)
 
     def queued_alone(self) -> Executor:
         """An executor that reads the queued writes, and nothing else."""
@@ -185,8 +161,7 @@ class OutboxExecutor(Executor):
 
     def _must_queue(self, command: Command) -> bool:
         sender = self._sender
-        if not self._unattended:
-            sender.send_now(command.namespace, self._inner)
+        self._send_now(command.namespace)
         is_unreachable = self._is_known_unreachable() if self._unattended else sender.is_backing_off
         return is_unreachable or (command.namespace in sender.unsent and not self._may_overtake(command))
 
@@ -276,101 +251,6 @@ class OutboxExecutor(Executor):
         """
         return self._sender.is_backing_off or (self._sender.is_unreachable and bool(self._sender.unsent))
 
-    # ------------------------------------------------------------ reads that see queued writes
-
-    def _get(self, command: Command) -> Any:
-        return self._overlay(command.namespace, [command.key])[command.key]
-
-    def _contains(self, command: Command) -> bool:
-        return self._get(command) is not MISSING
-
-    def _get_many(self, command: Command) -> dict[str, Any]:
-        values = self._overlay(command.namespace, command.argument("keys"))
-        return {key: value for key, value in values.items() if value is not MISSING}
-
-    def _tail(self, command: Command) -> list[Any]:
-        key, count = command.arguments
-        value = self._overlay(command.namespace, [key], lambda _: {key: self._ask(command)}, enough=count)[key]
-        items = _as_list(key, value)
-        return items[max(len(items) - count, 0) :]
-
-    def _slice(self, command: Command) -> list[Any]:
-        key, start, stop = command.arguments
-        queued = self._sender.queued(command.namespace)
-        if start < 0 or stop is None or stop < 0 or overlaid(queued, key, UNKNOWN) is not UNKNOWN:
-            return _as_list(key, self._overlay(command.namespace, [key])[key])[start:stop]
-        with self._exclusive(command.namespace) as queued:
-            found: list[Any] = self._ask(command)
-            if len(found) >= stop - start:
-                return found
-            end = start + len(found)
-            if start and not found:
-                end = self._ask(LENGTH(command.namespace, key))
-        added = _as_list(key, overlaid(queued, key, []))
-        return [*found, *added[max(start - end, 0) :]][: max(stop - start, 0)]
-
-    def _length(self, command: Command) -> int:
-        """The target tells a number, which stands for a list of so many items."""
-        key = command.key
-        value = self._overlay(command.namespace, [key], lambda _: {key: [None] * self._ask(command)})[key]
-        return len(_as_list(key, value))
-
-    def _conversation(self, command: Command) -> list[Message]:
-        key, limit, before, after, search = command.arguments
-        with self._exclusive(command.namespace) as queued:
-            if key not in keys_written(queued):
-                return self._ask(command)  # type: ignore[no-any-return]
-            is_known = overlaid(queued, key, UNKNOWN) is not UNKNOWN  # replaced or deleted by a queued write
-            end = CONVERSATION(command.namespace, key, limit, None, None, None)
-            # The end first: a message that is sent between the two reads is then in the second, and not in neither.
-            last = [] if is_known else self._ask(end)
-            stored = last if is_known or command.arguments == end.arguments else self._ask(command)
-        seen = {message.id for message in stored}
-        added = [
-            message
-            for message in messages_behind(queued, key, last)
-            if message.id not in seen
-            and (before is None or message.position < before)
-            and (after is None or message.position > after)
-            and matches(message, search)
-        ]
-        found = with_tool_names([*stored, *added])
-        return found[-limit:] if after is None else found[:limit]
-
-    def _item(self, command: Command) -> Any:
-        with self._exclusive(command.namespace) as queued:
-            if command.key in keys_written(queued):
-                raise _no_version(command.key, "get() reads its value")
-            return self._ask(command)
-
-    def _keys(self, command: Command) -> list[str]:
-        """All keys at once: queued writes add and remove some, so there are no pages to count by."""
-        prefix, after, limit = command.arguments
-        with self._exclusive(command.namespace) as queued:
-            found = set(page := self._ask(command))
-            while len(page) == limit:
-                found |= set(page := self._ask(KEYS(command.namespace, prefix, page[-1], limit)))
-        written = {key for key in keys_written(queued) if key.startswith(prefix) and key > after}
-        there = {key for key in written if overlaid(queued, key, "" if key in found else MISSING) is not MISSING}
-        return sorted(found - written | there)
-
-    def _items(self, command: Command) -> tuple[list[tuple[str, Any]], str | None]:
-        """A page of the target, with the changes that queued writes make to keys in its range."""
-        with self._exclusive(command.namespace) as queued:
-            page, cursor = self._ask(command)
-        values = dict(page)
-        for key in _keys_on_page(queued, command, cursor):
-            values[key] = overlaid(queued, key, values.get(key, MISSING))
-        found = [(key, value) for key, value in values.items() if value is not MISSING]
-        return sorted(found, reverse=command.argument("reverse"), key=itemgetter(0)), cursor
-
-    def _scan(self, command: Command) -> tuple[list[Item], str | None]:
-        with self._exclusive(command.namespace) as queued:
-            page, cursor = self._ask(command)
-        for key in _keys_on_page(queued, command, cursor):
-            raise _no_version(key, "items() reads its value")
-        return page, cursor
-
     def _exclusive(self, namespace: str) -> AbstractContextManager[list[QueuedWrite]]:
         """The queued writes, all others having been sent.
 
@@ -381,36 +261,13 @@ class OutboxExecutor(Executor):
             return contextlib.nullcontext(self._sender.queued(namespace))
         return self._sender.exclusive(namespace, self._inner)
 
-    def _overlay(
-        self,
-        namespace: str,
-        keys: Sequence[str],
-        ask: Callable[[list[str]], dict[str, Any]] | None = None,
-        enough: int | None = None,
-    ) -> dict[str, Any]:
-        """The values of keys once everything is sent; the target is asked only for those that it decides.
-
-        With `enough`, so many queued items are enough to stand for a list: the caller needs no more of its end.
-        """
+    def _send_now(self, namespace: str) -> None:
+        """Send some of the queued writes of a namespace first; an unattended caller does not wait for that."""
         if not self._unattended:
             self._sender.send_now(namespace, self._inner)
-        queued = self._sender.queued(namespace)
-        values = {key: overlaid(queued, key, UNKNOWN) for key in keys}
-        if enough is not None:
-            values |= {
-                key: added
-                for key, value in values.items()
-                if value is UNKNOWN and len(added := overlaid(queued, key, [])) >= enough
-            }
-        unknown = [key for key, value in values.items() if value is UNKNOWN]
-        if unknown:
-            with self._exclusive(namespace) as queued:
-                found = ask(unknown) if ask else self._ask(GET_MANY(namespace, unknown))
-            values |= {key: overlaid(queued, key, found.get(key, MISSING)) for key in unknown}
-        return values
 
 
-class QueuedWritesExecutor(OutboxExecutor):
+class QueuedWritesExecutor(Executor):
     """Answers reads from the queued writes alone, as if nothing else was stored.
 
     For an adapter whose target cannot be read: it has at least what was queued on this machine.
@@ -419,59 +276,40 @@ class QueuedWritesExecutor(OutboxExecutor):
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         self.location = sender.location
-        self._unattended = True
         with contextlib.suppress(Unavailable):  # without the file nothing is queued in it
             self._sender.find_unsent()
 
-    def close(self) -> None:
-        """The executor that it was made of has the connections."""
+    def run(self, command: Command, _idempotency_key: str | None = None) -> Any:
+        return self._reader().run(command) if command.verb in OVERLAID else _answer_of_nothing(command)
 
-    def _ask(self, command: Command, _idempotency_key: str | None = None) -> Any:
-        if command.verb not in _NOTHING_STORED:
-            raise Unavailable(f"queued writes alone do not answer {command.verb.name}")
-        return copy(_NOTHING_STORED[command.verb])
+    def _reader(self) -> OverlayReader:
+        queued = self._sender.queued
+        return OverlayReader(
+            _answer_of_nothing,
+            queued,
+            lambda namespace: contextlib.nullcontext(queued(namespace)),
+            lambda _namespace: None,
+        )
+
+    def whole_conversation(self, namespace: str, key: str) -> list[Message]:
+        """All queued messages of a conversation, oldest first."""
+        return self._reader().whole_conversation(namespace, key)
+
+    def pending(self, namespace: str | None) -> list[Pending]:
+        return [write.to_pending() for write in self._sender.pending(namespace)]
+
+
+def _answer_of_nothing(command: Command) -> Any:
+    """What an empty target answers."""
+    if command.verb not in _NOTHING_STORED:
+        raise Unavailable(f"queued writes alone do not answer {command.verb.name}")
+    return copy(_NOTHING_STORED[command.verb])
 
 
 _NOTHING_STORED: dict[Any, Any] = {GET: MISSING, GET_MANY: {}, TAIL: [], SLICE: [], LENGTH: 0, KEYS: []}
-"""What an empty target answers."""
-
-
-def _as_list(key: str, value: Any) -> list[Any]:
-    if value is MISSING:
-        return []
-    if not isinstance(value, list):
-        raise Conflict(f"the value of {key!r} is not a list; delete it, or use another key")
-    return value
 
 
 def _never_queued(command: Command) -> str:
     part = next(part for part in command.argument("commands", (command,)) if part.needs_result)
     what = f"{part.verb.name} with a version" if part.verb.queueable else part.verb.name
     return f"{what} is never queued, so nothing of this call was stored"
-
-
-def _no_version(key: str, instead: str) -> Unavailable:
-    return Unavailable(f"{key!r} is queued, so it has no version yet; {instead}")
-
-
-def _keys_on_page(queued: Sequence[QueuedWrite], command: Command, cursor: str | None) -> set[str]:
-    """The keys that queued writes change, of those between the start of a page and its cursor."""
-    prefix, after, _, reverse = command.arguments
-    first, last = (cursor or "", after or ABOVE_ALL_KEYS) if reverse else (after, cursor or ABOVE_ALL_KEYS)
-    return {key for key in keys_written(queued) if key.startswith(prefix) and first <= key <= last and key != after}
-
-
-_OVERLAID: dict[Any, Callable[[OutboxExecutor, Command], Any]] = {
-    GET: OutboxExecutor._get,  # noqa: SLF001
-    CONTAINS: OutboxExecutor._contains,  # noqa: SLF001
-    GET_MANY: OutboxExecutor._get_many,  # noqa: SLF001
-    TAIL: OutboxExecutor._tail,  # noqa: SLF001
-    CONVERSATION: OutboxExecutor._conversation,  # noqa: SLF001
-    ITEM: OutboxExecutor._item,  # noqa: SLF001
-    KEYS: OutboxExecutor._keys,  # noqa: SLF001
-    ITEMS: OutboxExecutor._items,  # noqa: SLF001
-    SCAN: OutboxExecutor._scan,  # noqa: SLF001
-    SLICE: OutboxExecutor._slice,  # noqa: SLF001
-    LENGTH: OutboxExecutor._length,  # noqa: SLF001
-}
-"""Reads that see queued writes; the others (`recall`, `notes`, `usage`) answer from the target alone."""
