@@ -43,6 +43,7 @@ LAYERS = [
     "watch",
     "learning",
     "memory",
+    "threads",
     "async_memory",
     "adapters",
     "cli",

@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
 from datetime import datetime
 from functools import partial
 from inspect import isawaitable
@@ -21,9 +21,9 @@ from weakref import WeakSet
 
 from scrubjay import commands
 from scrubjay.errors import ScrubjayError
-from scrubjay.fork_safety import ForkSafe
 from scrubjay.memory import Memory
 from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
+from scrubjay.threads import threads_of
 from scrubjay.transaction import CollectedWrites
 from scrubjay.watch import Watch
 
@@ -35,22 +35,6 @@ LOOK_SECONDS = 5.0
 """Seconds that a thread waits for changes at once: that of a watch which nobody reads any more ends so much later."""
 
 
-class Threads(ForkSafe):
-    """A thread pool of this process; a forked child makes its own."""
-
-    def __init__(self, count: int, name: str) -> None:
-        self._count = count
-        self._name = name
-        self.reset()
-        self.register_at_fork()
-
-    def reset(self) -> None:
-        self.pool = ThreadPoolExecutor(max_workers=self._count, thread_name_prefix=self._name)
-
-
-_threads = Threads(16, "scrubjay")
-
-
 class AsyncMemory:
     """Memory for asyncio: methods with the same names, arguments, results and errors, most of them to be awaited.
 
@@ -58,6 +42,9 @@ class AsyncMemory:
     - `async for change in memory.watch()` has the changes since its first step. `changes = await memory.watch()` starts
       at once, and `async for change in changes` then misses nothing. While it waits it has a thread of its own.
     - `async with memory.transaction() as t` awaits the end of the block; the verbs of `t` are not awaited.
+    - Each server, database or file has 16 threads for calls, so that a silent one holds up no calls to others. A call
+      that waited half of `timeout` for a thread, while no call was answered, raises Unavailable without being sent; a
+      write that can be queued is queued.
     - What Python cannot await has other words: `await memory.contains(key)` for `key in memory`, `await memory.count()`
       for `len(memory)`, and `get`, `set`, `delete` and `keys` for `memory[key]`, `del` and `for key in memory`.
     """
@@ -89,92 +76,95 @@ class AsyncMemory:
             strict=strict,
         )
         self.namespace = self._memory.namespace
+        self._is_strict = strict
+        self._timeout = self._memory._executor.timeout  # noqa: SLF001
+        self._threads = threads_of(self._memory.location)
         self._watches: WeakSet[AsyncWatch] = WeakSet()
 
     async def set(self, key: str, value: Any, *, ttl: float | None = None, if_version: int | None = None) -> int | None:
-        return await on_thread(self._memory.set, key, value, ttl=ttl, if_version=if_version)
+        return await self._write(self._memory.set, key, value, ttl=ttl, if_version=if_version)
 
     async def get(self, key: str, default: Any = None) -> Any:
-        return await on_thread(self._memory.get, key, default)
+        return await self._run(self._memory.get, key, default)
 
     async def item(self, key: str) -> Item | None:
-        return await on_thread(self._memory.item, key)
+        return await self._run(self._memory.item, key)
 
     async def delete(self, key: str, *, if_version: int | None = None) -> bool | None:
-        return await on_thread(self._memory.delete, key, if_version=if_version)
+        return await self._write(self._memory.delete, key, if_version=if_version)
 
     async def contains(self, key: str) -> bool:
         """`key in memory`, which Python cannot await."""
-        return await on_thread(self._memory.__contains__, key)
+        return await self._run(self._memory.__contains__, key)
 
     async def keys(self, prefix: str = "") -> list[str]:
-        return await on_thread(self._memory.keys, prefix)
+        return await self._run(self._memory.keys, prefix)
 
     def items(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
     ) -> AsyncIterator[tuple[str, Any]]:
         """`async for key, value in memory.items()`: see Memory.items."""
-        return _each_of(self._memory._pages(commands.ITEMS, prefix, after, limit, reverse))  # noqa: SLF001
+        return self._each_of(self._memory._pages(commands.ITEMS, prefix, after, limit, reverse))  # noqa: SLF001
 
     def scan(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
     ) -> AsyncIterator[Item]:
         """`async for item in memory.scan()`: see Memory.scan."""
-        return _each_of(self._memory._pages(commands.SCAN, prefix, after, limit, reverse))  # noqa: SLF001
+        return self._each_of(self._memory._pages(commands.SCAN, prefix, after, limit, reverse))  # noqa: SLF001
 
     async def find(
         self, prefix: str = "", *, where: Mapping[str, Any] | None = None, limit: int = 10, offset: int = 0
     ) -> list[Item]:
-        return await on_thread(self._memory.find, prefix, where=where, limit=limit, offset=offset)
+        return await self._run(self._memory.find, prefix, where=where, limit=limit, offset=offset)
 
     def values(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
     ) -> AsyncIterator[Any]:
         """`async for value in memory.values()`: see Memory.values."""
         pages = self._memory._pages(commands.ITEMS, prefix, after, limit, reverse)  # noqa: SLF001
-        return _each_of([value for _, value in page] for page in pages)
+        return self._each_of([value for _, value in page] for page in pages)
 
     async def setdefault(self, key: str, default: Any) -> Any:
-        return await on_thread(self._memory.setdefault, key, default)
+        return await self._run(self._memory.setdefault, key, default)
 
     async def touch(self, key: str, ttl: float | None) -> bool:
-        return await on_thread(self._memory.touch, key, ttl)
+        return await self._run(self._memory.touch, key, ttl)
 
     async def merge(self, key: str, mapping: Mapping[str, Any]) -> int | None:
-        return await on_thread(self._memory.merge, key, mapping)
+        return await self._write(self._memory.merge, key, mapping)
 
     async def slice(self, key: str, start: int = 0, stop: int | None = None) -> list[Any]:
-        return await on_thread(self._memory.slice, key, start, stop)
+        return await self._run(self._memory.slice, key, start, stop)
 
     async def length(self, key: str) -> int:
-        return await on_thread(self._memory.length, key)
+        return await self._run(self._memory.length, key)
 
     async def pop(self, key: str, n: int = 1, *, first: bool = False) -> list[Any]:
-        return await on_thread(self._memory.pop, key, n, first=first)
+        return await self._run(self._memory.pop, key, n, first=first)
 
     async def count(self) -> int:
         """`len(memory)`, which Python cannot await."""
-        return await on_thread(self._memory.__len__)
+        return await self._run(self._memory.__len__)
 
     async def clear(self, prefix: str = "") -> int:
-        return await on_thread(self._memory.clear, prefix)
+        return await self._run(self._memory.clear, prefix)
 
     async def append(self, key: str, *items: Any, once: str | None = None) -> int | None:
-        return await on_thread(self._memory.append, key, *items, once=once)
+        return await self._write(self._memory.append, key, *items, once=once)
 
     async def tail(self, key: str, n: int) -> list[Any]:
-        return await on_thread(self._memory.tail, key, n)
+        return await self._run(self._memory.tail, key, n)
 
     async def incr(self, key: str, by: float = 1, *, once: str | None = None) -> Any:
-        return await on_thread(self._memory.incr, key, by, once=once)
+        return await self._run(self._memory.incr, key, by, once=once)
 
     async def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
-        return await on_thread(self._memory.get_many, keys)
+        return await self._run(self._memory.get_many, keys)
 
     async def update(
         self, mapping: Mapping[str, Any], *, if_versions: Mapping[str, int] | None = None, ttl: float | None = None
     ) -> None:
-        await on_thread(self._memory.update, mapping, if_versions=if_versions, ttl=ttl)
+        await self._write(self._memory.update, mapping, if_versions=if_versions, ttl=ttl)
 
     async def remember(
         self,
@@ -190,7 +180,7 @@ class AsyncMemory:
         supersedes: Iterable[str] = (),
         id: str | None = None,  # noqa: A002
     ) -> Note | None:
-        return await on_thread(
+        return await self._write(
             self._memory.remember,
             content,
             type=type,
@@ -217,7 +207,7 @@ class AsyncMemory:
         explain: bool = False,
         at: datetime | None = None,
     ) -> list[Note]:
-        return await on_thread(
+        return await self._run(
             self._memory.recall,
             query,
             limit=limit,
@@ -231,7 +221,7 @@ class AsyncMemory:
         )
 
     async def search(self, query: str, prefix: str = "", *, limit: int = 10) -> list[Match]:
-        return await on_thread(self._memory.search, query, prefix, limit=limit)
+        return await self._run(self._memory.search, query, prefix, limit=limit)
 
     async def inject_context(
         self,
@@ -246,7 +236,7 @@ class AsyncMemory:
         ranking: str | None = None,
         at: datetime | None = None,
     ) -> str:
-        return await on_thread(
+        return await self._run(
             self._memory.inject_context,
             query,
             limit=limit,
@@ -260,7 +250,7 @@ class AsyncMemory:
         )
 
     async def forget(self, note_id: str) -> bool:
-        return await on_thread(self._memory.forget, note_id)
+        return await self._run(self._memory.forget, note_id)
 
     async def notes(
         self,
@@ -269,10 +259,10 @@ class AsyncMemory:
         tags: Iterable[str] | None = None,
         session: str | None = None,
     ) -> list[Note]:
-        return await on_thread(self._memory.notes, type=type, tags=tags, session=session)
+        return await self._run(self._memory.notes, type=type, tags=tags, session=session)
 
     async def conversations(self, *, session: str | None = None) -> list[Conversation]:
-        return await on_thread(self._memory.conversations, session=session)
+        return await self._run(self._memory.conversations, session=session)
 
     async def conversation(
         self,
@@ -284,12 +274,12 @@ class AsyncMemory:
         after: int | None = None,
         search: str | None = None,
     ) -> list[Message]:
-        return await on_thread(
+        return await self._run(
             self._memory.conversation, session, key=key, limit=limit, before=before, after=after, search=search
         )
 
     async def forget_session(self, session: str) -> int:
-        return await on_thread(self._memory.forget_session, session)
+        return await self._run(self._memory.forget_session, session)
 
     async def distill(
         self,
@@ -305,43 +295,43 @@ class AsyncMemory:
         check_model(model, may_be_async=True)
         steps = self._memory._distill(session, key, tokens_per_day)  # noqa: SLF001
         answer: Any = None
-        while isinstance(step := await on_thread(next_prompt, steps, answer), str):
-            answer = await on_thread(model, step)
+        while isinstance(step := await self._run_always(next_prompt, steps, answer), str):
+            answer = await self._run_always(model, step)
             if isawaitable(answer):
                 answer = await answer
         return step
 
     def transaction(self, *, once: str | None = None) -> AsyncTransaction:
         """`async with memory.transaction() as t`: see Memory.transaction; the verbs of `t` are not awaited."""
-        return AsyncTransaction(self.namespace, self._memory._run, once)  # noqa: SLF001
+        return AsyncTransaction(self, once)
 
     def watch(self, prefix: str = "", *, after: int | None = None, timeout: float | None = None) -> AsyncWatch:
         """`async for change in memory.watch()`, or `changes = await memory.watch()` before: see Memory.watch."""
-        watch = AsyncWatch(partial(self._memory._open_watch, prefix, after, timeout))  # noqa: SLF001
+        watch = AsyncWatch(partial(self._run, self._memory._open_watch, prefix, after, timeout))  # noqa: SLF001
         self._watches.add(watch)
         return watch
 
     async def usage(self) -> Usage:
-        return await on_thread(self._memory.usage)
+        return await self._run(self._memory.usage)
 
     async def set_quota(self, **limits: int | None) -> Usage:
-        return await on_thread(self._memory.set_quota, **limits)
+        return await self._run(self._memory.set_quota, **limits)
 
     async def pending(self) -> list[Pending]:
-        return await on_thread(self._memory.pending)
+        return await self._run_always(self._memory.pending)
 
     async def flush(self, timeout: float = 10.0) -> None:  # noqa: ASYNC109 - it is the outbox that gives up
-        await on_thread(self._memory.flush, timeout)
+        await self._run_always(self._memory.flush, timeout)
 
     async def namespaces(self) -> list[str]:
-        return await on_thread(self._memory.namespaces)
+        return await self._run(self._memory.namespaces)
 
     @property
     def location(self) -> str:
         return self._memory.location
 
     async def close(self) -> None:
-        await on_thread(self._memory.close)
+        await self._run_always(self._memory.close)
         for watch in list(self._watches):
             watch.look_again()  # which raises that the Memory is closed
 
@@ -356,9 +346,31 @@ class AsyncMemory:
     def __repr__(self) -> str:
         return f"<Async{repr(self._memory)[1:]}"
 
+    async def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a call on a thread, but not if the target has been silent while it waited for one."""
+        return await asyncio.wrap_future(self._threads.submit_within(self._timeout, call, *args, **kwargs))
+
+    async def _run_always(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a call on a thread whatever the target does."""
+        return await asyncio.wrap_future(self._threads.submit(call, *args, **kwargs))
+
+    async def _write(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a write that the outbox takes, if there is one, when the target is silent."""
+        return await (self._run if self._is_strict else self._run_always)(call, *args, **kwargs)
+
+    async def _each_of(self, pages: Iterator[Sequence[T]]) -> AsyncIterator[T]:
+        """Each element of pages that are read on a thread."""
+        while (page := await self._run(next, pages, None)) is not None:
+            for each in page:
+                yield each
+
 
 class AsyncTransaction(CollectedWrites):
     """A transaction whose end is awaited."""
+
+    def __init__(self, memory: AsyncMemory, once: str | None) -> None:
+        super().__init__(memory.namespace, memory._memory._run, once)  # noqa: SLF001
+        self._write = memory._write  # noqa: SLF001
 
     async def __aenter__(self) -> Self:
         return self.begin()
@@ -366,7 +378,7 @@ class AsyncTransaction(CollectedWrites):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await on_thread(self.end, kind)
+        await self._write(self.end, kind)
 
 
 class AsyncWatch(AsyncIterator[Change]):
@@ -375,7 +387,7 @@ class AsyncWatch(AsyncIterator[Change]):
     A step that finds nothing waits on a thread of its own. If it is cancelled, the next step has what the thread finds.
     """
 
-    def __init__(self, open_watch: Callable[[], Watch]) -> None:
+    def __init__(self, open_watch: Callable[[], Awaitable[Watch]]) -> None:
         self._open_watch = open_watch
         self._watch: Watch | None = None
         self._found: deque[Change] = deque()
@@ -388,7 +400,7 @@ class AsyncWatch(AsyncIterator[Change]):
 
     async def _start(self) -> Watch:
         if self._watch is None:
-            self._watch = await on_thread(self._open_watch)
+            self._watch = await self._open_watch()
             self._found.extend(self._watch.first)
         return self._watch
 
@@ -416,16 +428,6 @@ class AsyncWatch(AsyncIterator[Change]):
                 self._look.set_result([])
 
 
-async def on_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a verb of a Memory on a thread of this process's pool."""
-    return await asyncio.wrap_future(submit(verb, *args, **kwargs))
-
-
-def submit(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Start a verb on a thread of this process's pool."""
-    return _threads.pool.submit(verb, *args, **kwargs)
-
-
 def _on_own_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
     """Start a verb on a daemon thread: one that waits would block the pool, and the end of the program."""
     future: Future[T] = Future()
@@ -440,10 +442,3 @@ def _on_own_thread(verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> F
 
     threading.Thread(target=run, name="scrubjay-watch", daemon=True).start()
     return future
-
-
-async def _each_of(pages: Iterator[Sequence[T]]) -> AsyncIterator[T]:
-    """Each element of pages that are read on a thread."""
-    while (page := await on_thread(next, pages, None)) is not None:
-        for each in page:
-            yield each

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import socket
+import threading
+import time
 
 import pytest
 
-from harness import fresh_name
-from scrubjay import AsyncMemory, Conflict, InvalidInput, Memory
+from harness import eventually, fresh_name
+from scrubjay import AsyncMemory, Conflict, InvalidInput, Memory, Unavailable
+from scrubjay.threads import MAX_THREADS
+from scrubjay.transport import PooledTransport
 
 
 @pytest.fixture
@@ -111,3 +116,84 @@ def test_a_forked_child_has_threads_of_its_own(run, open_memory):
         os._exit(asyncio.run(memory.incr("k")))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     asyncio.run(memory.close())
+
+
+@pytest.fixture
+def silent():
+    """A server that takes connections and answers nothing, until it is closed."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        yield listener
+
+
+def url_of(listener: socket.socket) -> str:
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_server_that_does_not_answer_holds_up_no_other_target(silent, tmp_path):
+    async def work():
+        url = url_of(silent)
+        async with AsyncMemory("ns", path=tmp_path / "db") as file:
+            calls = [asyncio.create_task(AsyncMemory(f"ns{i}", url=url).get("k")) for i in range(MAX_THREADS)]
+            await asyncio.sleep(0)
+            await file.set("k", 1)
+            assert await file.get("k") == 1
+            assert not any(call.done() for call in calls)
+            silent.close()
+            await asyncio.wait(calls)
+            assert all(isinstance(call.exception(), Unavailable) for call in calls)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_calls_to_a_silent_server_do_not_wait_for_it_one_after_the_other(silent, tmp_path, monkeypatch, strict):
+    sent, send = [], PooledTransport.send
+
+    def counted(transport, method, *rest):
+        if threading.current_thread().name != "scrubjay-outbox":
+            sent.append(method)
+        return send(transport, method, *rest)
+
+    async def work():
+        url, outbox = url_of(silent), tmp_path / "outbox"
+        async with AsyncMemory("ns", url=url, timeout=2, strict=strict, outbox=outbox) as memory:
+            found = await asyncio.gather(*(memory.get("k") for _ in range(64)), return_exceptions=True)
+            assert {type(error) for error in found} == {Unavailable}
+            assert sum("not sent: it waited for one of 16 threads" in str(error) for error in found) == 48
+            written = await asyncio.gather(*(memory.set("k", n) for n in range(64)), return_exceptions=True)
+            if strict:
+                assert all(isinstance(error, Unavailable) for error in written)
+            else:
+                assert written == [None] * 64
+                assert len(await memory.pending()) == 64
+
+    monkeypatch.setattr(PooledTransport, "send", counted)
+    asyncio.run(work())
+    assert sent.count("GET") == MAX_THREADS
+
+
+def test_calls_to_a_slow_target_are_all_sent(monkeypatch, tmp_path):
+    """They wait longer than the timeout for a thread, and each is answered."""
+
+    async def work():
+        async with AsyncMemory("ns", path=tmp_path / "db") as memory:
+            memory._timeout = 0.05
+            monkeypatch.setattr(memory._memory, "get", lambda *_: time.sleep(0.01) or 1)
+            assert await asyncio.gather(*(memory.get("k") for _ in range(300))) == [1] * 300
+
+    asyncio.run(work())
+
+
+def test_the_threads_of_a_target_end_with_its_last_memory(tmp_path):
+    async def work():
+        for number in range(3):
+            async with AsyncMemory("ns", path=tmp_path / str(number)) as memory:
+                await memory.set("k", 1)
+
+    before = calling_threads()
+    asyncio.run(work())
+    eventually(lambda: not calling_threads() - before)
+
+
+def calling_threads() -> set[int | None]:
+    return {thread.ident for thread in threading.enumerate() if thread.name.startswith("scrubjay_")}

@@ -18,6 +18,7 @@ from scrubjay.commands import CHANGES
 from scrubjay.http import HttpExecutor
 from scrubjay.local import LocalExecutor
 from scrubjay.store.pool import MAX_WATCHER_CONNECTIONS
+from scrubjay.threads import MAX_THREADS
 
 
 def test_a_watcher_sees_what_happens_from_its_call_on(open_memory):
@@ -173,7 +174,9 @@ def test_many_watchers_of_a_file_share_few_connections(tmp_path):
             await memory.set("k", 1)
             await asyncio.gather(*steps)
             store = memory._memory._executor._store
-            assert len(store._opened) <= 16 + MAX_WATCHER_CONNECTIONS + 1, "the threads of calls and the listener, too"
+            assert len(store._opened) <= MAX_THREADS + MAX_WATCHER_CONNECTIONS + 1, (
+                "the threads of calls and the listener, too"
+            )
 
     asyncio.run(watch_many())
 

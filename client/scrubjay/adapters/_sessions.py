@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from scrubjay.adapters._copies import copies, queued_copy, whole_conversation
-from scrubjay.async_memory import Threads
 from scrubjay.calls import append_call
 from scrubjay.commands import Command
 from scrubjay.conversations import is_reserved, session_prefix, split_key
@@ -26,6 +25,7 @@ from scrubjay.errors import Conflict, InvalidInput, ScrubjayError, Unavailable
 from scrubjay.learning import background
 from scrubjay.memory import Memory
 from scrubjay.recall.prompt import CONTEXT_THRESHOLD, format_prompt
+from scrubjay.threads import Threads
 from scrubjay.transaction import CollectedWrites
 from scrubjay.validation import MAX_RECALL
 
@@ -41,7 +41,7 @@ _unreadable: WeakSet[Memory] = WeakSet()
 """Memories that could not be read last time: one error is logged for each."""
 
 
-_threads = Threads(8, "scrubjay-saving")
+_threads = Threads("scrubjay-saving")
 """Threads that save while an event loop goes on."""
 
 
@@ -132,7 +132,7 @@ class Session:
         """Save in a thread; `wait` waits for it."""
         self._add_unsaved(writes)
         self._saving = [future for future in self._saving if not future.done()]
-        self._saving.append(_threads.pool.submit(self._save, writes))
+        self._saving.append(_threads.submit(self._save, writes))
         return self._saving[-1]
 
     def save_now(self, writes: Writes) -> None:

@@ -158,7 +158,7 @@ class ScrubjayKnowledgeStore:
 
         :return: what ends it: `await watcher.close()`.
         """
-        watch = AsyncWatch(partial(self._memory._open_watch, _size(path).rstrip("/"), None, None))
+        watch = AsyncWatch(partial(read, self._memory._open_watch, _size(path).rstrip("/"), None, None))
         return ChangeWatcher(await watch, _normalize(path), callback)
 
     # ------------------------------------------------------------ on a thread
