@@ -262,7 +262,7 @@ class Memory:
 
         :param prefix: only under keys that start with it.
         :param where: the conditions, all of which a value must meet; without them, any value and any list.
-        :param limit: how many at most, up to 1,000.
+        :param limit: how many at most, from 1 to 1,000.
         :param offset: how many to leave out before those.
         :raises InvalidInput: if a condition is not valid, or there are more than 256 names in all.
         """
