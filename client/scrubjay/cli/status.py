@@ -122,7 +122,7 @@ def _report_queue(report: Report) -> None:
 
 
 def open_(arguments: argparse.Namespace) -> int:
-    from scrubjay.transport import start_hint, without_credentials  # noqa: PLC0415 - only these commands need it
+    from scrubjay.transport import without_credentials  # noqa: PLC0415 - only these commands need it
 
     settings = settings_of(arguments)
     url = server_url(settings)
@@ -132,10 +132,7 @@ def open_(arguments: argparse.Namespace) -> int:
             f"a browser cannot open the socket file of {shown}; for the dashboard, serve the same --path on a port as"
             " well: scrubjay serve --require-key --path FILE"
         )
-    try:
-        _check_server(settings)
-    except Unavailable as error:
-        raise Unavailable(f"no server answers at {shown}; {start_hint(shown)}") from error
+    _check_server(settings)
     with Report(arguments) as report:
         report(shown, url=shown)
         webbrowser.open(url)  # as it was given: the server or a proxy before it may ask for its user name
