@@ -52,16 +52,23 @@ class Checkpointer:
 
 def find_damage(connections: Connections) -> list[str]:
     """What is wrong with the file's pages, and what to do about it."""
+    try:
+        found = check_pages(connections)
+    except sqlite3.Error as error:
+        return [str(connections.explained(error))]
+    if not found:
+        return []
+    return [*found, f"save what can be read: scrubjay recover {shlex.quote(str(connections.path))}"]
+
+
+def check_pages(connections: Connections) -> list[str]:
+    """What SQLite finds wrong with the file's pages; raises sqlite3.Error if it cannot read them."""
     connection = connections.take()
     try:
         found = [row[0] for row in connection.execute("PRAGMA integrity_check").fetchall()]
-    except sqlite3.Error as error:
-        return [str(connections.explained(error))]
     finally:
         connections.put_back(connection)
-    if found == ["ok"]:
-        return []
-    return [*found, f"save what can be read: scrubjay recover {shlex.quote(str(connections.path))}"]
+    return [] if found == ["ok"] else found
 
 
 def compact(connections: Connections, context_of: ContextOf) -> None:
