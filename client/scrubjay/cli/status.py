@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +49,14 @@ def _report_file(settings: Settings, report: Report) -> None:
         return
     path = Path(settings.path).expanduser()
     if not path.exists():
-        report(f"data     {path}\n         no database yet; the first write creates it", path=str(path), exists=False)
+        report(f"data     {path}", path=str(path), exists=False)
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        if folder.is_dir() and os.access(folder, os.W_OK):
+            report("         no database yet; the first write creates it")
+        else:
+            why = "cannot be written" if folder.is_dir() else "is not a folder"
+            problem = f"no database yet, and none can be made: {folder} {why}; set SCRUBJAY_PATH"
+            report(f"         {problem}", error=problem)
         return
     report(f"data     {path}", path=str(path), exists=True)
     try:
