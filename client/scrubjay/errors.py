@@ -18,6 +18,7 @@ The server sends an error as {"code", "detail"}, and `from_response` makes the s
 from __future__ import annotations
 
 import errno
+import re
 import shlex
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -144,12 +145,23 @@ def from_response(code: str, detail: str, status: int, retry_after: str | None =
 
 
 def repr_short(value: Any) -> str:
-    """What was given, as an error message may show it: escaped, not longer than a line, and never failing itself."""
+    """What was given, as an error message may show it: not longer than a line, and never failing itself.
+
+    Readable in every language, but for characters that a reader would not see, or would take for others.
+    """
     try:
-        text = ascii(value[:60] if isinstance(value, str) else value)
+        text = repr(value[:60] if isinstance(value, str) else value)
     except Exception:  # noqa: BLE001 - a foreign __repr__, or an integer with too many digits
         text = f"a {type(value).__name__}"
+    text = _TWO_SCRIPTS.sub(lambda word: ascii(word[0])[1:-1], text[:61])
+    text = "".join(each if each.isprintable() and each not in _UNSEEN else ascii(each)[1:-1] for each in text)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0" + "".join(map(chr, range(0xFE00, 0xFE10)))
+"""Characters that Python takes for printable, and that fonts show as a space or not at all."""
+_TWO_SCRIPTS = re.compile(r"\w*(?:[A-Za-z]\w*[\u0370-\u058f]|[\u0370-\u058f]\w*[A-Za-z])\w*")
+"""A word with both Latin letters and Greek, Cyrillic or Armenian ones, many of which look the same."""
 
 
 def operand(text: str) -> str:

@@ -386,7 +386,7 @@ class Background(ForkSafe):
             self._condition.notify_all()
             return self._condition.wait_for(lambda: not self._jobs and not self._is_busy, seconds)
 
-    def _next_job(self) -> Callable[[], object]:
+    def _next_job(self) -> tuple[Any, Callable[[], object]]:
         """Wait for the job that is due first."""
         with self._condition:
             while True:
@@ -394,18 +394,21 @@ class Background(ForkSafe):
                 seconds = None if name is None else self._jobs[name][0] - time.monotonic()
                 if seconds is not None and seconds <= 0:
                     self._is_busy = True
-                    return self._jobs.pop(name)[1]
+                    return name, self._jobs.pop(name)[1]
                 self._condition.wait(seconds)
 
     def _run(self) -> None:
         while True:
-            job = self._next_job()
+            name, job = self._next_job()
             try:
                 job()
             except ScrubjayError as error:
-                log.warning("nothing is learned now: %s. It is tried again after the next messages", error)
+                log.warning("nothing is learned from %s: %s. It is tried again after the next messages", name, error)
             except Exception as error:  # noqa: BLE001 - a model raises what it likes, and must not end the thread
-                log.warning("the model that learns failed: %s: %s", type(error).__name__, error)
+                log.warning(
+                    "the model that learns from %s failed: %s: %s. It is tried again after the next messages",
+                    name, type(error).__name__, error,
+                )  # fmt: skip
             finally:
                 with self._condition:
                     self._is_busy = False

@@ -232,6 +232,14 @@ def test_while_the_memory_cannot_be_read_a_session_has_what_is_queued_for_it(tmp
     assert "WITHOUT their stored history and state" in caplog.text
 
 
+@pytest.mark.parametrize("kind", [SavedMessages, GroupMessages])
+def test_the_log_names_the_conversation_of_a_message_that_json_cannot_represent(memory, kind, caplog):
+    session = Session(memory, "s")
+    with session.transaction() as t:
+        kind(session, MESSAGES).sync(t, [{"role": "user", "content": "hi", "extra": print}])
+    assert f"a message of 'session:s:messages' of {memory!r} is saved without extra, which JSON" in caplog.text
+
+
 def test_a_history_of_many_pages_reads_the_queued_writes_once(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"

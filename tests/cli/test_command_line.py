@@ -248,6 +248,16 @@ def test_the_status_says_whether_a_server_answers(scrubjay, server):
     assert (status["server"], status["answers"]) == (server.url, True)
 
 
+def test_status_says_that_no_database_can_be_made(scrubjay, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    shown = scrubjay("status", SCRUBJAY_PATH=str(tmp_path / "file" / "new" / "db")).stdout
+    assert f"none can be made: {tmp_path / 'file'} is not a folder; set SCRUBJAY_PATH" in shown
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda name, mode: real(name, mode) and name != tmp_path)
+    shown = scrubjay("status", "--json", SCRUBJAY_PATH=str(tmp_path / "new" / "db")).stdout
+    assert f"none can be made: {tmp_path} cannot be written" in json.loads(shown)["error"]
+
+
 def test_open_shows_the_address_of_a_server_that_answers(scrubjay, server, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)

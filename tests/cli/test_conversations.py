@@ -92,7 +92,16 @@ def test_a_session_that_does_not_exist_is_an_error_that_names_those_that_do(scru
     assert (code, "has no conversation" in error) == (1, True)
     say(memory, "sarah", "Hi")
     code, _, error = scrubjay("chat", "support", "--session", "sara")
-    assert (code, error) == (1, "scrubjay: 'support' has no session 'sara'; it has 'sarah'\n")
+    assert (code, error) == (1, "scrubjay: 'support' has no session 'sara'; it has 'sarah'; did you mean 'sarah'?\n")
+    say(memory, "Ünï cødé:%/x", "Hi")
+    error = scrubjay("chat", "support", "--session", "nobody")[2]
+    assert error == "scrubjay: 'support' has no session 'nobody'; it has 'Ünï cødé:%/x', 'sarah'\n"
+
+
+def test_a_session_that_cannot_be_forgotten_is_an_error_with_a_command_that_lists_them(scrubjay, memory):
+    say(memory, "sarah", "Hi")
+    code, _, error = scrubjay("forget-session", "support", "nobody", "--yes")
+    assert (code, error) == (1, "scrubjay: 'support' has no session 'nobody'; see: scrubjay sessions support\n")
 
 
 def test_sessions_are_listed_with_their_messages_and_people(scrubjay, memory):

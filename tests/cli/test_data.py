@@ -677,6 +677,19 @@ def test_a_damaged_backup_is_named_by_its_own_name(tmp_path):
     assert b".scrubjay-restore" not in done.stderr
 
 
+def test_the_advice_for_a_damaged_backup_names_the_backup_and_not_a_copy_that_is_deleted(tmp_path):
+    with Memory("ns", path=tmp_path / "bad") as memory:
+        memory.append("l", *(f"item {number} " * 20 for number in range(2000)))
+    data = (tmp_path / "bad").read_bytes()
+    for start in range(4096, 6 * 4096, 4096):  # SQLite can read some damaged pages, and others not
+        (tmp_path / "bad").write_bytes(data[:start] + b"\xff" * 4096 + data[start + 4096 :])
+        done = scrubjay("restore", tmp_path / "bad", "--path", tmp_path / "db")
+        assert done.returncode == 3
+        assert done.stderr.count(b"scrubjay recover") == 1
+        assert done.stderr.endswith(f"scrubjay recover {tmp_path / 'bad'}\n".encode())
+        assert b".scrubjay-restore" not in done.stderr
+
+
 def test_a_dash_is_stdin_and_stdout(here, where, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = fill(here)

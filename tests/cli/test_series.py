@@ -61,6 +61,14 @@ def test_a_folder_is_a_place_for_a_series_of_backups_and_not_for_one(tmp_path, f
     assert f"{tmp_path} is a folder; name a file in it, or pass --keep N" in done.stderr
 
 
+def test_a_name_that_ends_with_a_slash_is_a_folder_whether_it_exists_or_not(tmp_path):
+    Memory("ns", path=tmp_path / "db").set("k", 1)
+    done = run_text("backup", f"{tmp_path / 'new'}/", "--path", tmp_path / "db")
+    assert done.returncode == 1
+    assert f"{tmp_path / 'new'}/ is a folder; name a file in it, or pass --keep N" in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
 def test_backups_of_a_server_are_made_until_the_process_is_stopped(tmp_path):
     folder = tmp_path / "new" / "backups"
     with serving(tmp_path / "db", "--durability", "fast") as server, Memory("ns", url=server.url) as memory:

@@ -162,6 +162,9 @@ def test_every_command_says_so_too(stranger, kind, capsys):
     for command in COMMANDS:
         assert main([*command, "--url", url]) == 3, command
         assert "not as a Scrubjay server; check SCRUBJAY_URL" in capsys.readouterr().err, command
+    assert main(["open", "--url", url]) == 3
+    assert "not as a Scrubjay server; check SCRUBJAY_URL" in (told := capsys.readouterr().err)
+    assert "start it" not in told
     assert main(["doctor", "--url", url]) == 1
     assert "not as a Scrubjay server" in capsys.readouterr().out
 

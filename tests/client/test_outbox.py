@@ -863,6 +863,33 @@ def test_pending_says_which_writes_wait_for_another_key_and_its_commands_end_the
     assert capsys.readouterr().err == "no writes are queued\n"
 
 
+def test_pending_shows_writes_of_several_other_keys_once_as_the_commands_treat_them(capsys):
+    url = f"http://127.0.0.1:{free_port()}"
+    for key, name in (("a", "both"), ("b", "both"), ("b", "one")):
+        with Memory(name, url=url, api_key=key) as memory:
+            memory.set("k", 1)
+    assert main(["pending"]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"queued for {url} with 2 other api keys than SCRUBJAY_API_KEY or SCRUBJAY_URL has: ")
+    assert [re.sub(r"\d+s ago", "0s ago", line) for line in lines[:3]] == [
+        "    both  2 writes, the oldest 0s ago",
+        "    one  1 write, the oldest 0s ago",
+        f"  to send them with the key of now: scrubjay flush --other-keys --url {url}",
+    ]
+    assert len(lines) == 4
+
+
+def test_pending_says_that_nothing_was_refused_and_how_many_writes_others_have(capsys):
+    url = f"http://127.0.0.1:{free_port()}"
+    with Memory("ns", url=url) as memory:
+        memory.set("k", 1)
+        assert main(["pending", "--drop-refused"]) == 0
+        assert capsys.readouterr() == ("", "no such writes were refused\n")
+        assert len(memory.pending()) == 1
+    assert main(["pending", "--namespace", "other"]) == 0
+    assert capsys.readouterr().err == "no such writes are queued; `scrubjay pending` lists the 1 write that is\n"
+
+
 def test_a_key_in_the_url_of_the_environment_is_the_key_of_the_printed_commands(between, capsys, monkeypatch):
     with_key = between.url.replace("//", "//sj_0123456789abcdef@")
     monkeypatch.setenv("SCRUBJAY_URL", with_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -141,6 +142,21 @@ def test_durability_sets_the_synchronous_mode(tmp_path):
         store.close()
     with pytest.raises(InvalidInput, match="durability"):
         SqliteStore(tmp_path / "x", durability="maybe")
+
+
+@pytest.mark.parametrize("length", [300, 252])  # 252 is short enough for the file, and too long for its log
+def test_a_path_that_is_too_long_is_unavailable_not_a_raw_error(tmp_path, length):
+    path = tmp_path / ("x" * length)
+    with pytest.raises(Unavailable, match=r"cannot write .*: File name too long; name another file with --path or set"):
+        SqliteStore(path)
+
+
+def test_a_file_that_may_not_be_read_is_said_to_be_so(tmp_path, monkeypatch):
+    path, real = tmp_path / "db", os.access
+    SqliteStore(path).close()
+    monkeypatch.setattr(os, "access", lambda name, mode: real(name, mode) and (name, mode) != (path, os.R_OK))
+    with pytest.raises(Unavailable, match=f"cannot read {path}: its permissions .* with --path or set SCRUBJAY_PATH"):
+        SqliteStore(path)
 
 
 def test_only_its_user_can_read_the_file(tmp_path):

@@ -26,8 +26,11 @@ _CUTS = (2**23, 2**21, 2**18, 2**12)
 _NOTHING = object()
 
 
-def snapshot(message: Any) -> Any:
-    """A copy of the message as JSON can represent it; frameworks change and share the original."""
+def snapshot(message: Any, where: object = "a conversation") -> Any:
+    """A copy of the message as JSON can represent it; frameworks change and share the original.
+
+    `where` it is saved is named in the log if something of it is lost.
+    """
     try:
         text = encode(message)
         if byte_size(text) <= MAX_MESSAGE_BYTES:
@@ -42,9 +45,9 @@ def snapshot(message: Any) -> Any:
         lost: list[str] = []
         representable = _representable(message, "", lost)
         if lost:
-            log.warning("a message is saved without %s, which JSON cannot represent", ", ".join(lost))
+            log.warning("a message of %s is saved without %s, which JSON cannot represent", where, ", ".join(lost))
     if problem:
-        log.error("a message is saved without all of its text: %s", problem)
+        log.error("a message of %s is saved without all of its text: %s", where, problem)
     fitting = _cut_to_fit(representable)
     return {"content": "", **fitting} if isinstance(fitting, dict) else fitting
 

@@ -155,6 +155,9 @@ class SavedMessages:
         copied._known = {id(row.message): row for row in copied.rows}
         return copied
 
+    def __str__(self) -> str:
+        return f"{self._session.key(self.key)!r} of {self._session.memory!r}"
+
     @property
     def visible(self) -> list[Message]:
         """The messages that the framework's list starts with."""
@@ -223,7 +226,7 @@ class SavedMessages:
         row = Row(new_id(), message, speaker or str(message.get("name", "")))
         self.rows.append(row)
         self._known[id(message)] = row
-        saved = snapshot(message)
+        saved = snapshot(message, self)
         self._store(t, row, saved)
         return row._replace(saved=saved)
 
@@ -422,7 +425,7 @@ class SavedMessages:
 
     def _store_all(self, t: Writes) -> None:
         key = self._session.key(self.key)
-        t.set(key, [{"id": row.id, "message": snapshot(row.message)} for row in self.rows] or None)
+        t.set(key, [{"id": row.id, "message": snapshot(row.message, self)} for row in self.rows] or None)
 
 
 class GroupMessages(SavedMessages):
@@ -484,7 +487,7 @@ class GroupMessages(SavedMessages):
 
     def _store_all(self, t: Writes) -> None:
         lists: dict[str, Callable[[Row], Any]] = {
-            MESSAGES: lambda row: snapshot(row.message),
+            MESSAGES: lambda row: snapshot(row.message, self),
             MESSAGES + IDS: lambda row: row.id,
             SPEAKERS: lambda row: row.speaker,
         }

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from copy import copy
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from scrubjay.adapters._copies import copies, queued_copy, whole_conversation
@@ -72,6 +72,16 @@ class Writes(CollectedWrites):
         self.batch.append((append_call(self.namespace, key, item), saved))
 
 
+class _Source(NamedTuple):
+    """A list of messages that a model learns from."""
+
+    memory: Memory
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.key!r} of {self.memory!r}"
+
+
 class Session:
     """One conversation's part of a memory.
 
@@ -93,6 +103,9 @@ class Session:
         self._saving: list[Future[None]] = []
         self.restoring = threading.RLock()
         """Held while a conversation is read for the first time, by a thread beside an event loop perhaps."""
+
+    def __str__(self) -> str:
+        return f"the session {self.name!r} of {self.memory!r}"
 
     def __deepcopy__(self, _memo: object) -> Session:
         """The copy of an agent is another agent in the same session."""
@@ -297,7 +310,7 @@ class Session:
         def work() -> None:
             memory.distill(self.name, model, key=key, tokens_per_day=tokens)
 
-        background.submit((memory, key), work, delay)
+        background.submit(_Source(memory, key), work, delay)
 
     # ------------------------------------------------------------ all sessions of the memory
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from scrubjay.cli.common import SECONDS, add_yes, confirm, fail, open_memory, require_namespace
 from scrubjay.cli.output import NUMBER_ALIGN, Column, Report, note, print_records, printable
-from scrubjay.cli.parser import Commands
+from scrubjay.cli.parser import Commands, did_you_mean
 from scrubjay.cli.visible import visible
-from scrubjay.errors import pluralize, repr_short
+from scrubjay.errors import operand, pluralize, repr_short
 from scrubjay.memory import Memory
 from scrubjay.models import Change, Conversation, Message
 from scrubjay.settings import checked, parse_count
@@ -120,7 +120,8 @@ def forget_session(arguments: argparse.Namespace) -> int:
         confirm(f"All data of the session {arguments.session!r}", arguments.session, arguments)
         count = memory.forget_session(arguments.session)
     if not count:
-        return fail(f"{arguments.namespace!r} has no session {arguments.session!r}; see: scrubjay sessions")
+        listed = f"see: scrubjay sessions {operand(arguments.namespace)}"
+        return fail(f"{arguments.namespace!r} has no session {repr_short(arguments.session)}; {listed}")
     with Report(arguments) as report:
         report(f"erased {count:,} in all: lists, values and notes", erased=count)
     note(
@@ -134,7 +135,9 @@ def _no_conversation(memory: Memory, arguments: argparse.Namespace) -> str:
     names = [] if getattr(arguments, "session", None) is None else [each.session for each in memory.conversations()]
     if names:
         shown = ", ".join(map(repr_short, names[:5])) + (", …" if len(names) > 5 else "")
-        return f"{arguments.namespace!r} has no session {arguments.session!r}; it has {shown}"
+        meant = did_you_mean(arguments.session, names)
+        question = f"; {meant}" if meant else ""
+        return f"{arguments.namespace!r} has no session {repr_short(arguments.session)}; it has {shown}{question}"
     return f"{arguments.namespace!r} has no conversation: no list whose last item is a message"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import shlex
 import shutil
 import sys
@@ -206,9 +207,10 @@ def backup(arguments: argparse.Namespace) -> int:
         series.back_up_forever(target, make, arguments.keep, arguments.every)
     elif arguments.keep:
         series.back_up_once(target, make, arguments.keep)
-    elif target.is_dir():
+    elif target.is_dir() or arguments.file.endswith(("/", os.sep)):
         raise InvalidInput(
-            f"{target} is a folder; name a file in it, or pass --keep N to make a backup in it and keep the newest N"
+            f"{arguments.file} is a folder; name a file in it, or pass --keep N to make a backup in it and keep the"
+            " newest N"
         )
     else:
         make(target)

@@ -7,6 +7,8 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from scrubjay.errors import repr_short
+
 Run = Callable[[argparse.Namespace], int]
 
 EXIT_CODES = {
@@ -68,7 +70,7 @@ class Parser(argparse.ArgumentParser):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The question whether a similar word was meant; empty if none is similar."""
     close = difflib.get_close_matches(word, list(known), n=2, cutoff=0.65)
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return f"did you mean {' or '.join(map(repr_short, close))}?" if close else ""
 
 
 def _flags(*, path: bool) -> argparse.ArgumentParser:

@@ -44,7 +44,8 @@ def pending(arguments: argparse.Namespace) -> int:
             if not arguments.drop:
                 _print_deletions(summaries, arguments.namespace)
         if summaries and arguments.drop_refused:
-            file.drop(**chosen, only_refused=True)
+            dropped = file.drop(**chosen, only_refused=True)
+            note(f"dropped {pluralize(dropped, 'refused write')}" if dropped else "no such writes were refused")
         elif summaries and arguments.drop:
             return _drop(file, chosen, sum(each.writes for each in summaries), confirmed=arguments.yes)
     return 0
@@ -53,7 +54,9 @@ def pending(arguments: argparse.Namespace) -> int:
 def _count_all(file: QueueFile) -> str:
     """A sentence about the writes for whatever server; empty if there are none."""
     count = sum(each.writes for each in file.summaries())
-    return f"`scrubjay pending` lists the {pluralize(count, 'write')} that are" if count else ""
+    if not count:
+        return ""
+    return f"`scrubjay pending` lists the {pluralize(count, 'write')} that {'is' if count == 1 else 'are'}"
 
 
 def _drop(file: QueueFile, chosen: dict[str, str | None], count: int, *, confirmed: bool) -> int:
@@ -66,18 +69,22 @@ def _drop(file: QueueFile, chosen: dict[str, str | None], count: int, *, confirm
 def _print_summaries(summaries: Sequence[Summary]) -> None:
     """Each reason once, with the namespaces that it holds up and the command that sends their writes."""
     settings = memory_settings()
-    by_reason: dict[tuple[Target, bool, str], list[Summary]] = {}
-    for each in summaries:
-        by_reason.setdefault((each.target, each.is_refused, each.reason), []).append(each)
-    for (target, is_refused, reason), group in by_reason.items():
-        is_other = _is_of_other_key(target, settings)
-        with_other = " with another api key than SCRUBJAY_API_KEY or SCRUBJAY_URL has" if is_other else ""
+    by_reason: dict[tuple[str, bool, bool, str], list[Summary]] = {}
+    for each in summaries:  # keys that are not in use are alike: the same commands send and delete their writes
+        is_other = _is_of_other_key(each.target, settings)
+        by_reason.setdefault((each.target.location, is_other, each.is_refused, each.reason), []).append(each)
+    for (location, is_other, is_refused, reason), group in by_reason.items():
+        count = len({each.target for each in group})
+        keys = "another api key" if count == 1 else f"{count} other api keys"
+        with_other = f" with {keys} than SCRUBJAY_API_KEY or SCRUBJAY_URL has" if is_other else ""
         tried = _age(min(each.seconds_since_tried for each in group))
         why = f"{reason} ({tried} ago)" if reason else "not tried since a write was sent"
-        print(f"{'refused by' if is_refused else 'queued for'} {target.location}{with_other}: {why}")
-        for each in group:
-            print(f"    {each.namespace}  {pluralize(each.writes, 'write')}, the oldest {_age(each.age)} ago")
-        flags = f"{'--refused ' * is_refused}{'--other-keys ' * is_other}--url {shlex.quote(target.location)}"
+        print(f"{'refused by' if is_refused else 'queued for'} {location}{with_other}: {why}")
+        for namespace in dict.fromkeys(each.namespace for each in group):
+            same = [each for each in group if each.namespace == namespace]
+            writes, age = pluralize(sum(each.writes for each in same), "write"), max(each.age for each in same)
+            print(f"    {namespace}  {writes}, the oldest {_age(age)} ago")
+        flags = f"{'--refused ' * is_refused}{'--other-keys ' * is_other}--url {shlex.quote(location)}"
         print(f"  to send them{' with the key of now' * is_other}: scrubjay flush {flags}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +49,14 @@ def _report_file(settings: Settings, report: Report) -> None:
         return
     path = Path(settings.path).expanduser()
     if not path.exists():
-        report(f"data     {path}\n         no database yet; the first write creates it", path=str(path), exists=False)
+        report(f"data     {path}", path=str(path), exists=False)
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        if folder.is_dir() and os.access(folder, os.W_OK):
+            report("         no database yet; the first write creates it")
+        else:
+            why = "cannot be written" if folder.is_dir() else "is not a folder"
+            problem = f"no database yet, and none can be made: {folder} {why}; set SCRUBJAY_PATH"
+            report(f"         {problem}", error=problem)
         return
     report(f"data     {path}", path=str(path), exists=True)
     try:
@@ -122,7 +130,7 @@ def _report_queue(report: Report) -> None:
 
 
 def open_(arguments: argparse.Namespace) -> int:
-    from scrubjay.transport import start_hint, without_credentials  # noqa: PLC0415 - only these commands need it
+    from scrubjay.transport import without_credentials  # noqa: PLC0415 - only these commands need it
 
     settings = settings_of(arguments)
     url = server_url(settings)
@@ -132,10 +140,7 @@ def open_(arguments: argparse.Namespace) -> int:
             f"a browser cannot open the socket file of {shown}; for the dashboard, serve the same --path on a port as"
             " well: scrubjay serve --require-key --path FILE"
         )
-    try:
-        _check_server(settings)
-    except Unavailable as error:
-        raise Unavailable(f"no server answers at {shown}; {start_hint(shown)}") from error
+    _check_server(settings)
     with Report(arguments) as report:
         report(shown, url=shown)
         webbrowser.open(url)  # as it was given: the server or a proxy before it may ask for its user name

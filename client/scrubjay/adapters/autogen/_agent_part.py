@@ -244,7 +244,7 @@ class AgentPart(SessionPart):
 
     def save_line(self, t: Writes, row: Row, sender: str) -> None:
         """Save a message as people read it, and as a note if asked for."""
-        saved = snapshot(row.message) if row.saved is None else row.saved
+        saved = snapshot(row.message, self.session) if row.saved is None else row.saved
         t.append(self.session.key(HISTORY), {"sender": sender, "message": _readable(saved)})
         t.append(self.session.key(HISTORY + IDS), row.id)
         self._unlearned += 1

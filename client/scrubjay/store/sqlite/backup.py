@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scrubjay.errors import InvalidInput, ScrubjayError, Unavailable
+from scrubjay.store.sqlite import maintenance
 from scrubjay.store.sqlite.connection import BUSY_SECONDS, explain, roll_back
 from scrubjay.store.sqlite.file_identity import OPEN_LOCK, FileIdentity, size_of
 from scrubjay.store.sqlite.store import SqliteStore
@@ -69,13 +70,21 @@ class Copy(SqliteStore):
 
 def check_copy(path: Path) -> None:
     """Refuse a copy with damaged pages, another program's database, or that of a newer Scrubjay."""
-    with contextlib.closing(Copy(path)) as store:
-        damage = store.find_damage()
+    damage = _find_damage(path)
     if damage:
         raise Unavailable(
             f"the copy is damaged, and the database may be, too: {damage[0]}; on its own machine, run:"
             " scrubjay doctor --path FILE"
         )
+
+
+def _find_damage(copy: Path) -> list[str]:
+    """What is wrong with the pages of a copy, without advice: the copy is deleted."""
+    with contextlib.closing(Copy(copy)) as store:
+        try:
+            return maintenance.check_pages(store)
+        except sqlite3.Error as error:
+            return [str(error)]
 
 
 def refuse_same(one: Path, other: Path) -> None:
@@ -207,8 +216,7 @@ def _staged(backup: Path, folder: Path) -> Iterator[Path]:
 def _check_backup(copy: Path, backup: Path) -> None:
     """Refuse a backup with damaged pages, another program's database, or that of a newer Scrubjay."""
     try:
-        with contextlib.closing(Copy(copy)) as store:
-            damage = store.find_damage()
+        damage = _find_damage(copy)
     except ScrubjayError as error:
         if not _is_damage(error.__cause__):
             raise Unavailable(error.detail.replace(str(copy), str(backup))) from error

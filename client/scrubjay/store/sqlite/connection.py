@@ -149,7 +149,10 @@ class Connections(ConnectionPool[sqlite3.Connection]):
 
     def open_file(self) -> None:
         """Create the file if it does not exist, and bring its tables up to this program's version."""
-        self._identity.refuse_lost_file()
+        try:
+            self._identity.refuse_lost_file()
+        except OSError as error:  # such as a name that is too long
+            raise self._unusable("write", error.strerror) from error
         self._create_file()
         self._mode = self._find_mode()
         if not self._mode:
@@ -180,13 +183,15 @@ class Connections(ConnectionPool[sqlite3.Connection]):
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except FileExistsError:
             # Not opened and closed: that would give up every lock of this process on it, those of other stores too.
-            if not self.path.is_file() or not os.access(self.path, os.R_OK):
-                raise self._unwritable("it is a folder, or belongs to another user") from None
+            if not self.path.is_file():
+                raise self._unusable("write", "it is not a file") from None
+            if not os.access(self.path, os.R_OK):
+                raise self._unusable("read", "its permissions do not allow it to this user") from None
         except OSError as error:
-            raise self._unwritable(error.strerror) from error
+            raise self._unusable("write", error.strerror) from error
 
-    def _unwritable(self, reason: str | None) -> Unavailable:
-        return Unavailable(f"cannot write {self.path}: {reason}; set SCRUBJAY_PATH to a file that can be written")
+    def _unusable(self, verb: str, reason: str | None) -> Unavailable:
+        return Unavailable(f"cannot {verb} {self.path}: {reason}; name another file with --path or set SCRUBJAY_PATH")
 
     def _find_mode(self) -> str:
         """The URI parameters that open the file: one that may not be written can still be read.

@@ -54,17 +54,26 @@ class Checkpointer:
 
 def find_damage(connections: Connections) -> list[str]:
     """What is wrong with the file's pages, and what to do about it."""
+    try:
+        found = check_pages(connections)
+    except sqlite3.Error as error:
+        return [str(connections.explained(error))]
+    if not found:
+        return []
+    return [*found, f"save what can be read: scrubjay recover {shlex.quote(str(connections.path))}"]
+
+
+def check_pages(connections: Connections) -> list[str]:
+    """What SQLite finds wrong with the file's pages; raises sqlite3.Error if it cannot read them."""
     connection = connections.take()
     try:
         texts = [row[0] for row in connection.execute(f"PRAGMA integrity_check({MAX_MESSAGES})").fetchall()]
-    except sqlite3.Error as error:
-        return [str(connections.explained(error))]
     finally:
         connections.put_back(connection)
     if texts == ["ok"]:
         return []
     found = [line for text in texts for line in text.splitlines() if not line.startswith("***")]
-    return [*found[:MAX_MESSAGES], f"save what can be read: scrubjay recover {shlex.quote(str(connections.path))}"]
+    return found[:MAX_MESSAGES]
 
 
 def compact(connections: Connections, context_of: ContextOf) -> None:
