@@ -433,6 +433,11 @@ async def idempotency_key(
     return None if text is None else IdempotencyKey.parse(text)
 
 
+def key_of_call(once: str | None, key: IdempotencyKey | None) -> IdempotencyKey | None:
+    """The idempotency key of a call: the caller's own id in the body, or else what the header has."""
+    return key if once is None else IdempotencyKey(once)
+
+
 class Preconditions(NamedTuple):
     """What a write requires of the stored value."""
 

@@ -89,6 +89,7 @@ from scrubjay_http import (
     invalid_parameter,
     is_script,
     item_json,
+    key_of_call,
     label_text,
     missing_item,
     no_content,
@@ -282,9 +283,7 @@ async def run_transaction(
 ) -> Response:
     """Run several writes, all of them or none; together they count as one write."""
     command = await caller.run_off_loop(body.command, namespace)
-    if body.once is not None:
-        once = IdempotencyKey(body.once)
-    results, used = await caller.run(run_once(operation_for(command), once))
+    results, used = await caller.run(run_once(operation_for(command), key_of_call(body.once, once)))
     if index := caller.resources.semantic_index:
         for number in notes_stored(command, results):
             index.add(namespace, number)
@@ -305,9 +304,8 @@ async def append_items(
     body: Annotated[models.AppendItemsBody, _APPEND_BODY.dependency],
 ) -> Response:
     """Append to the end of a list, which is created if it does not exist."""
-    if body.once is not None:
-        once = IdempotencyKey(body.once)
-    length, used = await caller.run(run_once(lists.append_items(namespace, key, body.items), once))
+    operation = lists.append_items(namespace, key, body.items)
+    length, used = await caller.run(run_once(operation, key_of_call(body.once, once)))
     return write_response(f'{{"length":{length}}}', used)
 
 
@@ -369,9 +367,8 @@ async def increment(
     body: Annotated[models.IncrementBody, JsonBody(models.IncrementBody, MAX_QUERY_BODY_BYTES).dependency],
 ) -> Response:
     """Add to a number, which starts at 0."""
-    if body.once is not None:
-        once = IdempotencyKey(body.once)
-    total, used = await caller.run(run_once(items.increment(namespace, key, body.by), once))
+    operation = items.increment(namespace, key, body.by)
+    total, used = await caller.run(run_once(operation, key_of_call(body.once, once)))
     return write_response({"value": total}, used)
 
 
