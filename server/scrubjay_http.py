@@ -341,6 +341,16 @@ NamespacePath = Annotated[
 Key = Annotated[str, Path(min_length=1, max_length=MAX_KEY_BYTES), BeforeValidator(check_key)]
 
 PrefixQuery = Annotated[str, Query(max_length=MAX_KEY_BYTES), BeforeValidator(check_prefix)]
+
+
+def _check_cleared_prefix(prefix: str) -> str:
+    if not prefix:
+        raise InvalidInput("prefix in the query is empty; leave it out to erase the whole namespace")
+    return check_prefix(prefix)
+
+
+ClearedPrefix = Annotated[str, Query(min_length=1, max_length=MAX_KEY_BYTES), BeforeValidator(_check_cleared_prefix)]
+"""An empty prefix, as of a variable of a shell that is not set, would erase everything."""
 AfterQuery = Annotated[
     str, Query(max_length=MAX_KEY_BYTES), BeforeValidator(lambda text: text and check_key(text, "after"))
 ]

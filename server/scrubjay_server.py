@@ -68,6 +68,7 @@ from scrubjay_http import (
     Admitted,
     AfterQuery,
     Caller,
+    ClearedPrefix,
     ConversationCursor,
     If,
     JsonBody,
@@ -455,7 +456,7 @@ async def forget(caller: Admitted, namespace: WritableNamespace, key: Key) -> Re
 
 
 @v1.delete(_NAMESPACE, name="clear", response_model=models.DeletedResult, responses=errors(409))
-async def clear(caller: Admitted, namespace: WritableNamespace, once: Once, prefix: PrefixQuery = "") -> Response:
+async def clear(caller: Admitted, namespace: WritableNamespace, once: Once, prefix: ClearedPrefix = "") -> Response:
     """Delete the values whose keys start with `prefix`; without it, erase every value and every note."""
     deleted, used = await caller.run(run_once(notes.clear(namespace, prefix), once))
     return write_response({"deleted": deleted}, used)
