@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from scrubjay import commands
 from scrubjay.fork_safety import ForkSafe
-from scrubjay.memory import Memory
+from scrubjay.memory import UNCHANGED, Memory
 from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
 from scrubjay.transaction import CollectedWrites
 from scrubjay.watch import Watch
@@ -317,8 +317,8 @@ class AsyncMemory:
     async def usage(self) -> Usage:
         return await on_thread(self._memory.usage)
 
-    async def set_quota(self, **limits: int | None) -> Usage:
-        return await on_thread(self._memory.set_quota, **limits)
+    async def set_quota(self, *, writes_per_day: int | None = UNCHANGED, max_bytes: int | None = UNCHANGED) -> Usage:
+        return await on_thread(self._memory.set_quota, writes_per_day=writes_per_day, max_bytes=max_bytes)
 
     async def pending(self) -> list[Pending]:
         return await on_thread(self._memory.pending)

@@ -55,6 +55,15 @@ from scrubjay.validation import (
 from scrubjay.watch import Watch
 
 
+class _Unchanged:
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Any = _Unchanged()
+"""The default of a limit that `set_quota` leaves as it is; None is the default of the server."""
+
+
 class Memory:
     """Persistent values, lists and notes of one namespace.
 
@@ -740,18 +749,22 @@ class Memory:
         found: Usage = self._executor.run(commands.USAGE(self.namespace))
         return found
 
-    def set_quota(self, **limits: int | None) -> Usage:
+    def set_quota(self, *, writes_per_day: int | None = UNCHANGED, max_bytes: int | None = UNCHANGED) -> Usage:
         """Limit this namespace; needs an admin key on a server that has keys.
 
         :param writes_per_day: writes a day (UTC); 0 means no limit, None the default of the server.
         :param max_bytes: bytes of keys and values; 0 means no limit, None the default of the server.
-        :return: the usage with the new limits.
+        :return: the usage with the new limits; a limit that is not given stays as it is.
+        :raises InvalidInput: if a limit is not a whole number from 0 up.
+        :raises Forbidden: if the server has keys, and this is not an admin key.
+        :raises Unavailable: if the server is unreachable: this is never queued.
         """
-        for name, limit in limits.items():
-            if name not in ("writes_per_day", "max_bytes"):
-                raise InvalidInput(f"there is no quota {name!r}; set writes_per_day or max_bytes")
-            if limit is not None:
-                limits[name] = check_count(name, limit)
+        given = {"writes_per_day": writes_per_day, "max_bytes": max_bytes}
+        limits = {
+            name: None if limit is None else check_count(name, limit)
+            for name, limit in given.items()
+            if limit is not UNCHANGED
+        }
         changed: Usage = self._executor.run(commands.SET_QUOTA(self.namespace, limits))
         return changed
 
