@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
-from inspect import isawaitable
+from inspect import getdoc, isawaitable, isfunction
 from os import PathLike
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -47,6 +47,16 @@ class Threads(ForkSafe):
 _threads = Threads(16, "scrubjay")
 
 
+def _documented(made: type[T]) -> type[T]:
+    """Give each verb the docstring that it has in Memory, after what is different here."""
+    for name, method in vars(made).items():
+        verb = vars(Memory).get(name)
+        if not name.startswith("_") and isfunction(verb):
+            method.__doc__ = "\n\n".join(filter(None, (getdoc(method), getdoc(verb))))
+    return made
+
+
+@_documented
 class AsyncMemory:
     """Memory for asyncio: methods with the same names, arguments, results and errors, most of them to be awaited.
 
@@ -99,7 +109,11 @@ class AsyncMemory:
         return await on_thread(self._memory.delete, key, if_version=if_version)
 
     async def contains(self, key: str) -> bool:
-        """`key in memory`, which Python cannot await."""
+        """Return whether a key exists: `key in memory`, which Python cannot await.
+
+        :param key: text of up to 512 bytes.
+        :raises Unavailable: if the server is unreachable, and queued writes alone do not determine it.
+        """
         return await on_thread(self._memory.__contains__, key)
 
     async def keys(self, prefix: str = "") -> list[str]:
@@ -108,13 +122,13 @@ class AsyncMemory:
     def items(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
     ) -> AsyncIterator[tuple[str, Any]]:
-        """`async for key, value in memory.items()`: see Memory.items."""
+        """`async for key, value in memory.items()`."""
         return _each_of(self._memory._pages(commands.ITEMS, prefix, after, limit, reverse))  # noqa: SLF001
 
     def scan(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
     ) -> AsyncIterator[Item]:
-        """`async for item in memory.scan()`: see Memory.scan."""
+        """`async for item in memory.scan()`."""
         return _each_of(self._memory._pages(commands.SCAN, prefix, after, limit, reverse))  # noqa: SLF001
 
     async def find(
@@ -125,7 +139,7 @@ class AsyncMemory:
     def values(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
     ) -> AsyncIterator[Any]:
-        """`async for value in memory.values()`: see Memory.values."""
+        """`async for value in memory.values()`."""
         pages = self._memory._pages(commands.ITEMS, prefix, after, limit, reverse)  # noqa: SLF001
         return _each_of([value for _, value in page] for page in pages)
 
@@ -148,7 +162,10 @@ class AsyncMemory:
         return await on_thread(self._memory.pop, key, n, first=first)
 
     async def count(self) -> int:
-        """`len(memory)`, which Python cannot await."""
+        """Return how many keys the namespace has: `len(memory)`, which Python cannot await.
+
+        :raises Unavailable: if the server is unreachable.
+        """
         return await on_thread(self._memory.__len__)
 
     async def clear(self, prefix: str = "") -> int:
@@ -294,7 +311,7 @@ class AsyncMemory:
         key: str | None = None,
         tokens_per_day: int | None = None,
     ) -> Learned:
-        """`model` is called on a thread; if it is async, what it returns is awaited."""
+        """`model`, which may be async here, is called on a thread, and what it returns is awaited if it has to be."""
         from scrubjay.learning import check_model, next_prompt  # noqa: PLC0415 - `import scrubjay` stays light
 
         check_model(model, may_be_async=True)
@@ -307,11 +324,11 @@ class AsyncMemory:
         return step
 
     def transaction(self, *, once: str | None = None) -> AsyncTransaction:
-        """`async with memory.transaction() as t`: see Memory.transaction; the verbs of `t` are not awaited."""
+        """`async with memory.transaction() as t`; the verbs of `t` are not awaited."""
         return AsyncTransaction(self.namespace, self._memory._run, once)  # noqa: SLF001
 
     def watch(self, prefix: str = "", *, after: int | None = None, timeout: float | None = None) -> AsyncWatch:
-        """`async for change in memory.watch()`, or `changes = await memory.watch()` before: see Memory.watch."""
+        """`async for change in memory.watch()`, or `changes = await memory.watch()` before."""
         return AsyncWatch(partial(self._memory._open_watch, prefix, after, timeout))  # noqa: SLF001
 
     async def usage(self) -> Usage:
