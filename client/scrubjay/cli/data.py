@@ -373,7 +373,7 @@ def erase(arguments: argparse.Namespace) -> int:
         print("\ninterrupted: deleted rows may still be in the file; run `scrubjay compact`", file=sys.stderr)
         raise
     if not any(erased.rows for erased in erasures):
-        return fail(f"there is no namespace {namespace!r}, so nothing was erased")
+        return fail(f"there is no namespace {namespace!r}, so nothing was erased; `scrubjay namespaces` lists them")
     with Report(arguments) as report:
         report(traces=[])
         for erased in erasures:
