@@ -519,7 +519,7 @@ def test_a_port_in_use_and_a_bad_file_are_reported_at_the_start(tmp_path):
     assert "--port" in ended.stderr
     (tmp_path / "text").write_text("no database " * 100)
     ended = run("--port", "0", "--path", str(tmp_path / "text"))
-    assert ended.returncode == 1
+    assert ended.returncode == 3
     assert "SCRUBJAY_PATH" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert run("--port", "many").returncode == 2
