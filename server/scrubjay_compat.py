@@ -415,7 +415,7 @@ async def kronvex_delete_agent(caller: Admitted, agent: KronvexAgent) -> Respons
     await caller.run(notes.clear_all(agent.namespace))
     found, used = await caller.run(items.delete_item(agent.directory, agent.id))
     if not found:
-        raise NotFound(f"there is no agent {repr_short(agent.id)}")
+        raise NotFound(f"there is no agent {repr_short(agent.id)}; GET {_AGENTS} lists them")
     return write_response({"deleted": True}, used)
 
 
@@ -552,5 +552,5 @@ def _digest(text: str) -> str:
 async def _forget(caller: Caller, namespace: str, note_id: str) -> Response:
     found, used = await caller.run(notes.forget(namespace, note_id))
     if not found:
-        raise NotFound(f"there is no memory {repr_short(note_id)}")
+        raise NotFound(f"there is no memory {repr_short(note_id)}; list the memories to get their ids")
     return write_response({"deleted": True, "id": note_id}, used)

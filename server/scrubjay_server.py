@@ -452,7 +452,8 @@ async def search_values(
 async def forget(caller: Admitted, namespace: WritableNamespace, key: Key) -> Response:
     """Erase a note permanently; this is never counted as a write."""
     found, used = await caller.run(notes.forget(namespace, key))
-    return no_content(used) if found else error_response(NotFound(f"there is no note {repr_short(key)}"), used)
+    missing = f"there is no note {repr_short(key)}; GET /v1/namespaces/{{namespace}}/notes lists the ids"
+    return no_content(used) if found else error_response(NotFound(missing), used)
 
 
 @v1.delete(_NAMESPACE, name="clear", response_model=models.DeletedResult, responses=errors(409))

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from concurrent.futures import Future, InvalidStateError
 from datetime import datetime
 from functools import partial
-from inspect import isawaitable
+from inspect import getdoc, isawaitable, isfunction
 from os import PathLike
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from scrubjay import commands
 from scrubjay.errors import ScrubjayError
-from scrubjay.memory import Memory
+from scrubjay.memory import UNCHANGED, Memory
 from scrubjay.models import Change, Conversation, Item, Learned, Match, Message, Note, Pending, Usage
 from scrubjay.threads import threads_of
 from scrubjay.transaction import CollectedWrites
@@ -35,6 +35,16 @@ LOOK_SECONDS = 5.0
 """Seconds that a thread waits for changes at once: that of a watch which nobody reads any more ends so much later."""
 
 
+def _documented(made: type[T]) -> type[T]:
+    """Give each verb the docstring that it has in Memory, after what is different here."""
+    for name, method in vars(made).items():
+        verb = vars(Memory).get(name)
+        if not name.startswith("_") and isfunction(verb):
+            method.__doc__ = "\n\n".join(filter(None, (getdoc(method), getdoc(verb))))
+    return made
+
+
+@_documented
 class AsyncMemory:
     """Memory for asyncio: methods with the same names, arguments, results and errors, most of them to be awaited.
 
@@ -94,7 +104,11 @@ class AsyncMemory:
         return await self._write(self._memory.delete, key, if_version=if_version)
 
     async def contains(self, key: str) -> bool:
-        """`key in memory`, which Python cannot await."""
+        """Return whether a key exists: `key in memory`, which Python cannot await.
+
+        :param key: text of up to 512 bytes.
+        :raises Unavailable: if the server is unreachable, and queued writes alone do not determine it.
+        """
         return await self._run(self._memory.__contains__, key)
 
     async def keys(self, prefix: str = "") -> list[str]:
@@ -103,13 +117,13 @@ class AsyncMemory:
     def items(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
     ) -> AsyncIterator[tuple[str, Any]]:
-        """`async for key, value in memory.items()`: see Memory.items."""
+        """`async for key, value in memory.items()`."""
         return self._each_of(self._memory._pages(commands.ITEMS, prefix, after, limit, reverse))  # noqa: SLF001
 
     def scan(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
     ) -> AsyncIterator[Item]:
-        """`async for item in memory.scan()`: see Memory.scan."""
+        """`async for item in memory.scan()`."""
         return self._each_of(self._memory._pages(commands.SCAN, prefix, after, limit, reverse))  # noqa: SLF001
 
     async def find(
@@ -120,7 +134,7 @@ class AsyncMemory:
     def values(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
     ) -> AsyncIterator[Any]:
-        """`async for value in memory.values()`: see Memory.values."""
+        """`async for value in memory.values()`."""
         pages = self._memory._pages(commands.ITEMS, prefix, after, limit, reverse)  # noqa: SLF001
         return self._each_of([value for _, value in page] for page in pages)
 
@@ -143,7 +157,10 @@ class AsyncMemory:
         return await self._run(self._memory.pop, key, n, first=first)
 
     async def count(self) -> int:
-        """`len(memory)`, which Python cannot await."""
+        """Return how many keys the namespace has: `len(memory)`, which Python cannot await.
+
+        :raises Unavailable: if the server is unreachable.
+        """
         return await self._run(self._memory.__len__)
 
     async def clear(self, prefix: str = "") -> int:
@@ -289,7 +306,7 @@ class AsyncMemory:
         key: str | None = None,
         tokens_per_day: int | None = None,
     ) -> Learned:
-        """`model` is called on a thread; if it is async, what it returns is awaited."""
+        """`model`, which may be async here, is called on a thread, and what it returns is awaited if it has to be."""
         from scrubjay.learning import check_model, next_prompt  # noqa: PLC0415 - `import scrubjay` stays light
 
         check_model(model, may_be_async=True)
@@ -302,11 +319,11 @@ class AsyncMemory:
         return step
 
     def transaction(self, *, once: str | None = None) -> AsyncTransaction:
-        """`async with memory.transaction() as t`: see Memory.transaction; the verbs of `t` are not awaited."""
+        """`async with memory.transaction() as t`; the verbs of `t` are not awaited."""
         return AsyncTransaction(self, once)
 
     def watch(self, prefix: str = "", *, after: int | None = None, timeout: float | None = None) -> AsyncWatch:
-        """`async for change in memory.watch()`, or `changes = await memory.watch()` before: see Memory.watch."""
+        """`async for change in memory.watch()`, or `changes = await memory.watch()` before."""
         watch = AsyncWatch(partial(self._run, self._memory._open_watch, prefix, after, timeout))  # noqa: SLF001
         self._watches.add(watch)
         return watch
@@ -314,8 +331,8 @@ class AsyncMemory:
     async def usage(self) -> Usage:
         return await self._run(self._memory.usage)
 
-    async def set_quota(self, **limits: int | None) -> Usage:
-        return await self._run(self._memory.set_quota, **limits)
+    async def set_quota(self, *, writes_per_day: int | None = UNCHANGED, max_bytes: int | None = UNCHANGED) -> Usage:
+        return await self._run(self._memory.set_quota, writes_per_day=writes_per_day, max_bytes=max_bytes)
 
     async def pending(self) -> list[Pending]:
         return await self._run_always(self._memory.pending)

@@ -105,7 +105,7 @@ def decode_body(body: bytes | str) -> Any:
     try:
         return _strict.decode(body if isinstance(body, str) else body.decode())
     except RecursionError:
-        raise InvalidInput(f"the JSON nests deeper than {MAX_DEPTH} levels") from None
+        raise InvalidInput(f"the JSON nests deeper than {MAX_DEPTH} levels; send its inner parts as text") from None
     except InvalidInput:
         raise
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -117,7 +117,7 @@ def decode_body(body: bytes | str) -> Any:
 
 
 def _no_constant(name: str) -> None:
-    raise InvalidInput(f"{name} is not JSON")
+    raise InvalidInput(f"{name} is not JSON; send null or a string")
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

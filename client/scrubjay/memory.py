@@ -56,6 +56,15 @@ from scrubjay.validation import (
 from scrubjay.watch import Watch
 
 
+class _Unchanged:
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Any = _Unchanged()
+"""The default of a limit that `set_quota` leaves as it is; None is the default of the server."""
+
+
 class Memory:
     """Persistent values, lists and notes of one namespace.
 
@@ -141,14 +150,23 @@ class Memory:
         return 0 if value is None and result is not None else result
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key, exactly as it was stored, or `default` if the key does not exist."""
+        """Return the value of a key, exactly as it was stored.
+
+        :param key: text of up to 512 bytes.
+        :param default: what to return if the key does not exist.
+        :return: the value, as it will be when queued writes have been sent.
+        :raises InvalidInput: if the key is not such a text.
+        :raises Unavailable: if the server is unreachable, and queued writes alone do not determine the value.
+        """
         value = self._executor.run(commands.GET(self.namespace, check_key(key)))
         return default if value is MISSING else value
 
     def item(self, key: str) -> Item | None:
-        """Return the value of a key with its version, times, expiry and size, or None if the key does not exist.
+        """Return the value of a key with its version, times, expiry and size.
 
-        :raises Unavailable: if a write to the key is queued: it has no version yet.
+        :param key: text of up to 512 bytes.
+        :return: the item; None if the key does not exist.
+        :raises Unavailable: if the server is unreachable, or a write to the key is queued: it has no version yet.
         """
         found: Item | None = self._executor.run(commands.ITEM(self.namespace, check_key(key)))
         return found
@@ -156,6 +174,7 @@ class Memory:
     def delete(self, key: str, *, if_version: int | None = None) -> bool | None:
         """Delete a key; this never counts against a quota.
 
+        :param key: text of up to 512 bytes.
         :param if_version: delete only if the key is at this version.
         :return: whether the key existed; None when the deletion is queued.
         :raises Conflict: if the key is at another version than `if_version`.
@@ -166,6 +185,7 @@ class Memory:
     def setdefault(self, key: str, default: Any) -> Any:
         """Return the value of a key, and store `default` first if the key does not exist, atomically.
 
+        :param key: text of up to 512 bytes.
         :param default: any JSON value but None.
         :return: the value that the key has now; that of a queued write, without asking the server.
         :raises Unavailable: if the server is unreachable and no write to the key is queued: this is never queued.
@@ -185,6 +205,7 @@ class Memory:
     def touch(self, key: str, ttl: float | None) -> bool:
         """Replace the expiry of a key; its value, version and times stay. This never counts against a quota.
 
+        :param key: text of up to 512 bytes.
         :param ttl: seconds until it expires; None is never.
         :return: whether the key exists.
         :raises Unavailable: if the server is unreachable: this is never queued.
@@ -213,7 +234,13 @@ class Memory:
         return found
 
     def keys(self, prefix: str = "") -> list[str]:
-        """Return all keys that start with `prefix`, in code point order."""
+        """Return the keys of the namespace.
+
+        :param prefix: only keys that start with it.
+        :return: all of them at once, in code point order, those of queued writes included.
+        :raises InvalidInput: if the prefix is not text.
+        :raises Unavailable: if the server is unreachable.
+        """
         return list(self._iter_keys(prefix))
 
     def items(
@@ -229,6 +256,8 @@ class Memory:
         :param after: only what comes after this key in the order of the iteration.
         :param limit: how many at most.
         :param reverse: from the last key to the first.
+        :raises InvalidInput: if an argument is not valid.
+        :raises Unavailable: during the iteration, if the server is unreachable.
         """
         pages = self._pages(commands.ITEMS, prefix, after, limit, reverse)
         return chain.from_iterable(pages)
@@ -236,15 +265,29 @@ class Memory:
     def values(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
     ) -> Iterator[Any]:
-        """Yield the values of `items` without their keys; the arguments are the same."""
+        """Yield the values that `items` yields, without their keys.
+
+        :param prefix: only keys that start with it.
+        :param after: only what comes after this key in the order of the iteration.
+        :param limit: how many at most.
+        :param reverse: from the last key to the first.
+        :raises InvalidInput: if an argument is not valid.
+        :raises Unavailable: during the iteration, if the server is unreachable.
+        """
         return (value for _, value in self.items(prefix, after=after, limit=limit, reverse=reverse))
 
     def scan(
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None, reverse: bool = False
     ) -> Iterator[Item]:
-        """Yield what `items` yields as Items, with versions, times, expiry and sizes; the arguments are the same.
+        """Yield what `items` yields as Items, with versions, times, expiry and sizes.
 
-        :raises Unavailable: if a write to one of the keys is queued: it has no version yet.
+        :param prefix: only keys that start with it.
+        :param after: only what comes after this key in the order of the iteration.
+        :param limit: how many at most.
+        :param reverse: from the last key to the first.
+        :raises InvalidInput: if an argument is not valid.
+        :raises Unavailable: during the iteration, if the server is unreachable, or a write to one of the keys is
+            queued: it has no version yet.
         """
         pages = self._pages(commands.SCAN, prefix, after, limit, reverse)
         return chain.from_iterable(pages)
@@ -324,7 +367,7 @@ class Memory:
     def merge(self, key: str, mapping: Mapping[str, Any]) -> int | None:
         """Replace fields of an object, atomically; its other fields and its expiry stay.
 
-        :param key: a key that does not exist counts as an empty object.
+        :param key: text of up to 512 bytes; a key that does not exist counts as an empty object.
         :param mapping: fields and values; None removes a field.
         :return: the new version; None when the write is queued.
         :raises Conflict: if the value is not an object.
@@ -336,6 +379,7 @@ class Memory:
     def incr(self, key: str, by: float = 1, *, once: str | None = None) -> Any:
         """Add to a number, atomically; the expiry stays.
 
+        :param key: text of up to 512 bytes.
         :param by: what to add; a key that does not exist counts as 0.
         :param once: an id of your own: a second call with it returns the first result and adds nothing.
         :return: the new number.
@@ -350,7 +394,10 @@ class Memory:
         Without a prefix, erase all values and notes of the namespace, queued writes included. The ids of `once` stay,
         so that a call that is repeated later does not bring back what was erased.
 
-        :return: how many there were.
+        :param prefix: the start of the keys; without one everything is erased.
+        :return: how many keys there were, and without a prefix how many notes, too.
+        :raises InvalidInput: if the prefix is not text.
+        :raises Unavailable: if the server is unreachable: this is never queued.
         """
         count: int = self._executor.run(clear_call(self.namespace, prefix))
         return count
@@ -360,7 +407,8 @@ class Memory:
     def append(self, key: str, *items: Any, once: str | None = None) -> int | None:
         """Add items to the end of a list, atomically; the cost does not depend on its length.
 
-        :param items: any JSON values. A key that does not exist becomes a list.
+        :param key: text of up to 512 bytes. A key that does not exist becomes a list.
+        :param items: any JSON values.
         :param once: an id of your own: a second call with it returns the first result and appends nothing.
         :return: the new length; None when the write is queued.
         :raises Conflict: if the value is not a list, or `once` was used for another call.
@@ -371,9 +419,13 @@ class Memory:
         return length
 
     def tail(self, key: str, n: int) -> list[Any]:
-        """Return the last `n` items of a list, oldest first; [] if the key does not exist.
+        """Return the last items of a list; the cost does not depend on its length.
 
+        :param key: text of up to 512 bytes.
+        :param n: how many at most.
+        :return: the items, oldest first, those of queued writes included; [] if the key does not exist.
         :raises Conflict: if the value is not a list.
+        :raises Unavailable: if the server is unreachable, and queued writes alone do not determine the items.
         """
         items: list[Any] = self._executor.run(commands.TAIL(self.namespace, check_key(key), check_count("n", n)))
         return items
@@ -381,6 +433,7 @@ class Memory:
     def slice(self, key: str, start: int = 0, stop: int | None = None) -> list[Any]:
         """Return some items of a list, as `value[start:stop]` would; the cost does not depend on its length.
 
+        :param key: text of up to 512 bytes.
         :param start: the first item; a negative number counts from the end.
         :param stop: the first item that is not returned; None is the end.
         :return: [] if the key does not exist.
@@ -393,9 +446,12 @@ class Memory:
         return items
 
     def length(self, key: str) -> int:
-        """Return how many items a list has; 0 if the key does not exist.
+        """Return how many items a list has.
 
+        :param key: text of up to 512 bytes.
+        :return: the number, with the items of queued writes; 0 if the key does not exist.
         :raises Conflict: if the value is not a list.
+        :raises Unavailable: if the server is unreachable.
         """
         count: int = self._executor.run(commands.LENGTH(self.namespace, check_key(key)))
         return count
@@ -405,6 +461,7 @@ class Memory:
 
         This is about the items of one list; to remove a key, use `delete`. It never counts against a quota.
 
+        :param key: text of up to 512 bytes.
         :param n: how many at most.
         :param first: take them from the start of the list instead.
         :return: the items, in the order of the list; [] if there are none.
@@ -434,6 +491,7 @@ class Memory:
 
         The same content in the same session refreshes the note instead of storing it twice.
 
+        :param content: the text, of up to 4 MiB.
         :param type: a label to filter by, such as "decision".
         :param tags: labels to filter by.
         :param session: the conversation that it belongs to; neighbouring notes of a session help to find each other.
@@ -480,6 +538,7 @@ class Memory:
     ) -> list[Note]:
         """Return the notes that fit a question best, best first, each with a `score` from 0 to 1.
 
+        :param query: the question, or a whole message.
         :param limit: how many at most.
         :param type: only notes of this type.
         :param tags: only notes that have all of these tags.
@@ -489,6 +548,9 @@ class Memory:
         :param explain: give each note an `explanation`: the parts that add up to its score, and the words that matched.
         :param at: a datetime with a time zone: ask as of that moment. Only notes that had been written by then, and
             "today" is that day.
+        :return: the notes; [] if none fits.
+        :raises InvalidInput: if an argument is not valid.
+        :raises Unavailable: if the server is unreachable: queued notes are not searched.
         """
         asked = RecallQuery.check(
             query,
@@ -511,6 +573,7 @@ class Memory:
         `recall` searches notes. Values have no index: a search reads what it searches, 10,000 short messages in about
         0.1 s, and costs the writes nothing.
 
+        :param query: the question, or words.
         :param prefix: only under keys that start with it.
         :param limit: how many at most.
         :raises InvalidInput: if there are more than 16 MiB under these keys.
@@ -533,12 +596,21 @@ class Memory:
         ranking: str | None = None,
         at: datetime | None = None,
     ) -> str:
-        """Return what `recall` finds as text for a system prompt; "" when nothing fits.
+        """Return what `recall` finds as text for a system prompt.
 
-        The arguments are those of `recall`, with one more and another default.
-
+        :param query: the question, or a whole message.
+        :param limit: how many notes at most.
         :param max_tokens: the length of the text at most, estimated.
-        :param threshold: without one, notes need a score that those for an unrelated question seldom have; 0 takes all.
+        :param type: only notes of this type.
+        :param tags: only notes that have all of these tags.
+        :param session: only notes of this session.
+        :param threshold: only notes with at least this score by relevance. Without one, notes need a score that those
+            for an unrelated question seldom have; 0 takes all.
+        :param ranking: "relevance" (the default), or "confidence", which also weighs recency and frequency.
+        :param at: a datetime with a time zone: ask as of that moment.
+        :return: the text; "" if nothing fits.
+        :raises InvalidInput: if an argument is not valid.
+        :raises Unavailable: if the server is unreachable: queued notes are not searched.
         """
         max_tokens = check_count("max_tokens", max_tokens)
         least = CONTEXT_THRESHOLD if threshold is None else threshold
@@ -552,6 +624,7 @@ class Memory:
 
         :param note_id: the `id` of a Note.
         :return: whether it existed.
+        :raises Unavailable: if the server is unreachable: this is never queued.
         """
         found: bool = self._executor.run(forget_call(self.namespace, note_id))
         return found
@@ -563,7 +636,14 @@ class Memory:
         tags: Iterable[str] | None = None,
         session: str | None = None,
     ) -> list[Note]:
-        """Return all notes that match the filters, in the order in which they were first remembered."""
+        """Return the notes that match the filters.
+
+        :param type: only notes of this type.
+        :param tags: only notes that have all of these tags.
+        :param session: only notes of this session.
+        :return: all of them, in the order in which they were first remembered; queued ones are not included.
+        :raises Unavailable: if the server is unreachable.
+        """
         filters = (check_label("type", type), check_tags(tags), check_label("session", session))
         found: list[Note] = []
         page: list[Note] = self._executor.run(commands.NOTES(self.namespace, *filters, "", MAX_NOTES_PAGE))
@@ -584,6 +664,7 @@ class Memory:
         its messages are in two lists.
 
         :param session: only those of this session.
+        :raises Unavailable: if the server is unreachable.
         """
         check_label("session", session)
         found: list[Conversation] = []
@@ -738,27 +819,39 @@ class Memory:
         return iter(self._open_watch(prefix, after, timeout))
 
     def usage(self) -> Usage:
-        """Return current usage, limits, and when the daily counter resets."""
+        """Return current usage, limits, and when the daily counter resets.
+
+        :return: the usage, without queued writes.
+        :raises Unavailable: if the server is unreachable.
+        """
         found: Usage = self._executor.run(commands.USAGE(self.namespace))
         return found
 
-    def set_quota(self, **limits: int | None) -> Usage:
+    def set_quota(self, *, writes_per_day: int | None = UNCHANGED, max_bytes: int | None = UNCHANGED) -> Usage:
         """Limit this namespace; needs an admin key on a server that has keys.
 
         :param writes_per_day: writes a day (UTC); 0 means no limit, None the default of the server.
         :param max_bytes: bytes of keys and values; 0 means no limit, None the default of the server.
-        :return: the usage with the new limits.
+        :return: the usage with the new limits; a limit that is not given stays as it is.
+        :raises InvalidInput: if a limit is not a whole number from 0 up.
+        :raises Forbidden: if the server has keys, and this is not an admin key.
+        :raises Unavailable: if the server is unreachable: this is never queued.
         """
-        for name, limit in limits.items():
-            if name not in ("writes_per_day", "max_bytes"):
-                raise InvalidInput(f"there is no quota {name!r}; set writes_per_day or max_bytes")
-            if limit is not None:
-                limits[name] = check_count(name, limit)
+        given = {"writes_per_day": writes_per_day, "max_bytes": max_bytes}
+        limits = {
+            name: None if limit is None else check_count(name, limit)
+            for name, limit in given.items()
+            if limit is not UNCHANGED
+        }
         changed: Usage = self._executor.run(commands.SET_QUOTA(self.namespace, limits))
         return changed
 
     def namespaces(self) -> list[str]:
-        """Return every namespace of the same store, in order, empty ones included."""
+        """Return the namespaces of the same store.
+
+        :return: those that the api key may read, in order, empty ones included.
+        :raises Unavailable: if the server is unreachable.
+        """
         found: list[str] = self._executor.run(commands.NAMESPACES(""))
         return found
 

@@ -54,11 +54,15 @@ def check_key(key: Any, what: str = "key") -> str:
     try:
         size = len(key) if key.isascii() else len(key.encode())
     except UnicodeEncodeError:
-        raise InvalidInput(f"the {what} {repr_short(key)} has a lone surrogate, which UTF-8 cannot encode") from None
+        raise InvalidInput(
+            f"the {what} {repr_short(key)} has a lone surrogate, which UTF-8 cannot encode; remove it"
+        ) from None
     if not size:
         raise InvalidInput(f"a {what} has at least one character")
     if size > MAX_KEY_BYTES:
-        raise InvalidInput(f"the {what} {repr_short(key)} has {size} bytes; at most {MAX_KEY_BYTES} are allowed")
+        raise InvalidInput(
+            f"the {what} {repr_short(key)} has {size} bytes; at most {MAX_KEY_BYTES} are allowed, so shorten it"
+        )
     return key
 
 
@@ -217,7 +221,9 @@ class NewNote(NamedTuple):
             raise InvalidInput(f"metadata is an object of names and values, not {repr_short(metadata)}")
         size = len(encode(metadata, "metadata"))
         if size > MAX_NOTE_BYTES:
-            raise ValueTooLarge(f"metadata has {size} characters as JSON; at most {MAX_NOTE_BYTES} are allowed")
+            raise ValueTooLarge(
+                f"metadata has {size} characters as JSON; at most {MAX_NOTE_BYTES} are allowed, so store it under a key"
+            )
         return cls(
             check_content(content),
             check_label("type", type),

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scrubjay.adapters._framework import write
-from scrubjay.async_memory import submit
+from scrubjay.adapters._framework import _threads, write
 
 ROOT = Path(__file__).parents[2]
 THREADS = 16
@@ -74,7 +73,7 @@ def test_a_cancelled_caller_goes_on_after_the_write_has_happened_once(has_starte
             raise ValueError
 
     async def use() -> None:
-        others = [] if has_started else [submit(gate.wait, 100) for _ in range(THREADS)]
+        others = [] if has_started else [_threads.submit(gate.wait, 100) for _ in range(THREADS)]
         task = asyncio.ensure_future(write(verb))
         await asyncio.sleep(0)
         if has_started:

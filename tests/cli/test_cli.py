@@ -85,6 +85,14 @@ def test_lists_keys_and_deleting(scrubjay):
     assert scrubjay("get", namespace, "l").returncode == 1
 
 
+def test_forgetting_a_note_that_does_not_exist_names_the_command_that_lists_them(scrubjay):
+    namespace = fresh_name()
+    scrubjay("set", namespace, "k", "1")
+    gone = scrubjay("forget", namespace, "17")
+    assert gone.returncode == 1
+    assert gone.stderr == f"scrubjay: there is no note '17' in '{namespace}'; `scrubjay notes {namespace}` lists them\n"
+
+
 def test_usage_and_quota(scrubjay):
     namespace = fresh_name()
     shown = scrubjay("quota", namespace, "--writes-per-day", "1", "--max-bytes", "2KB", "--new").stdout

@@ -53,7 +53,21 @@ def test_async_memory_has_the_methods_and_arguments_of_memory():
             continue
         there = inspect.signature(getattr(AsyncMemory, name))
         assert list(there.parameters) == list(inspect.signature(method).parameters), name
+        assert inspect.getdoc(method) in inspect.getdoc(getattr(AsyncMemory, name))
     assert list(inspect.signature(AsyncMemory).parameters) == list(inspect.signature(Memory).parameters)
+
+
+@pytest.mark.parametrize("made", [Memory, AsyncMemory], ids=lambda made: made.__name__)
+def test_every_method_says_what_its_arguments_are_and_what_it_returns(made):
+    for name, method in vars(made).items():
+        if name.startswith("_") or not inspect.isfunction(method):
+            continue
+        text, signature = inspect.getdoc(method), inspect.signature(method)
+        for argument in list(signature.parameters)[1:]:
+            assert f":param {argument}:" in text, f"{name}({argument})"
+        assert signature.return_annotation == "None" or re.search("^(:return:|Return |Yield )", text, re.MULTILINE), (
+            name
+        )
 
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=9)

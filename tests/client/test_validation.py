@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scrubjay import InvalidInput, ScrubjayError, ValueTooLarge
+from scrubjay.exact_json import decode_body
 from scrubjay.validation import (
     ABOVE_ALL_KEYS,
     DAY_SECONDS,
@@ -50,6 +51,21 @@ LIMITS = {
     "a count": (partial(check_count, "n"), MAX_COUNT, InvalidInput),
     "a limit": (lambda n: RecallQuery.check("x", limit=n), MAX_RECALL, InvalidInput),
 }
+
+
+@pytest.mark.parametrize(
+    ("call", "fix"),
+    [
+        (lambda: check_key("k" * (MAX_KEY_BYTES + 1)), "so shorten it"),
+        (lambda: check_key("\ud800"), "remove it"),
+        (lambda: NewNote.check("x", metadata={"a": "y" * MAX_NOTE_BYTES}), "so store it under a key"),
+        (lambda: decode_body("[" * 999 + "]" * 999), "send its inner parts as text"),
+        (lambda: decode_body("NaN"), "send null or a string"),
+    ],
+)
+def test_an_error_about_input_ends_with_what_to_do(call, fix):
+    with pytest.raises((InvalidInput, ValueTooLarge), match=f"{fix}$"):
+        call()
 
 
 @pytest.mark.parametrize("what", LIMITS)

@@ -208,6 +208,17 @@ def test_an_update_fits_if_the_sum_of_its_values_does(memory):
     assert dict(memory.items()) == {"a": "x", "b": "y" * 20}
 
 
+def test_a_quota_that_is_not_given_stays_as_it_is(memory):
+    memory.set_quota(writes_per_day=7, max_bytes=1000)
+    assert memory.set_quota() == memory.usage()
+    changed = memory.set_quota(max_bytes=2000)
+    assert (changed.writes_per_day, changed.max_bytes) == (7, 2000)
+    changed = memory.set_quota(writes_per_day=None, max_bytes=0)
+    assert (changed.writes_per_day, changed.max_bytes) == (0, 0)
+    with pytest.raises(TypeError, match="max_byte"):
+        memory.set_quota(max_byte=1)
+
+
 def test_clear_deletes_what_starts_with_a_prefix_and_keeps_the_rest(memory):
     memory.update({"thread/1/a": 1, "thread/1/b": 2, "thread/10": 3, "other": 4})
     memory.append("thread/1/list", 1, 2)

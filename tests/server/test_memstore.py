@@ -56,7 +56,8 @@ def test_a_memory_is_recalled_listed_and_forgotten(client):
     assert found["expires_at"]
     assert contents(client.list()) == ["Alice likes green tea", "Bob plays chess"]
     assert client.call("DELETE", f"forget/{made['id']}").status_code == 200
-    assert client.call("DELETE", f"forget/{made['id']}").status_code == 404
+    gone = client.call("DELETE", f"forget/{made['id']}")
+    assert (gone.status_code, "list the memories to get their ids" in gone.text) == (404, True)
     assert contents(client.list()) == ["Bob plays chess"]
 
 

@@ -39,6 +39,7 @@ def test_clearing_notes_keeps_values_and_clearing_all_does_not(call):
 def test_forgetting_a_missing_note_is_404(call):
     answer = call("DELETE", "/notes/17")
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    assert answer.json()["detail"].endswith("; GET /v1/namespaces/{namespace}/notes lists the ids")
 
 
 @pytest.mark.parametrize(

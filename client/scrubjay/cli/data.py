@@ -377,7 +377,7 @@ def erase(arguments: argparse.Namespace) -> int:
         raise
     keys = erasures[-1].keys
     if not (keys or any(erased.rows for erased in erasures)):
-        return fail(f"there is no namespace {namespace!r}, so nothing was erased")
+        return fail(f"there is no namespace {namespace!r}, so nothing was erased; `scrubjay namespaces` lists them")
     with Report(arguments) as report:
         report(traces=[])
         for erased in erasures:

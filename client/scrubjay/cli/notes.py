@@ -21,7 +21,7 @@ from scrubjay.cli.common import (
 from scrubjay.cli.output import NUMBER_ALIGN, Column, format_age, note, print_json, print_records, printable
 from scrubjay.cli.parser import Commands
 from scrubjay.cli.progress import Progress
-from scrubjay.errors import InvalidInput, pluralize
+from scrubjay.errors import InvalidInput, operand, pluralize
 from scrubjay.exact_json import decode_body
 from scrubjay.models import Note
 from scrubjay.settings import checked, memory_settings, parse_count, parse_seconds
@@ -93,7 +93,8 @@ def forget(arguments: argparse.Namespace) -> int:
         found = memory.forget(arguments.note_id)
     if not found:
         require_namespace(arguments)
-        return fail(f"there is no note {arguments.note_id!r} in {arguments.namespace!r}")
+        lists = f"`scrubjay notes {operand(arguments.namespace)}` lists them"
+        return fail(f"there is no note {arguments.note_id!r} in {arguments.namespace!r}; {lists}")
     if arguments.json:
         print_json({"forgotten": True})
     return 0

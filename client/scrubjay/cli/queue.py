@@ -35,20 +35,23 @@ def pending(arguments: argparse.Namespace) -> int:
         summaries = file.summaries(**chosen)
         if not summaries:
             note(f"no such writes are queued; {others}" if (others := _count_all(file)) else "no writes are queued")
-        elif arguments.all or arguments.drop_refused:
-            _print_writes(file, chosen, arguments)
-        elif arguments.json:
-            _print_summaries_json(summaries)
-        else:
-            _print_summaries(summaries)
-            if not arguments.drop:
-                _print_deletions(summaries, arguments.namespace)
-        if summaries and arguments.drop_refused:
-            dropped = file.drop(**chosen, only_refused=True)
-            note(f"dropped {pluralize(dropped, 'refused write')}" if dropped else "no such writes were refused")
-        elif summaries and arguments.drop:
-            return _drop(file, chosen, sum(each.writes for each in summaries), confirmed=arguments.yes)
-    return 0
+            return 0
+        _print_queue(file, chosen, summaries, arguments)
+        return _drop(file, chosen, sum(each.writes for each in summaries), arguments)
+
+
+def _print_queue(
+    file: QueueFile, chosen: dict[str, str | None], summaries: Sequence[Summary], arguments: argparse.Namespace
+) -> None:
+    """Print each write, or each reason, with the commands that send and delete."""
+    if arguments.all or arguments.drop_refused:
+        _print_writes(file, chosen, arguments)
+    elif arguments.json:
+        _print_summaries_json(summaries)
+    else:
+        _print_summaries(summaries)
+        if not arguments.drop:
+            _print_deletions(summaries, arguments.namespace)
 
 
 def _count_all(file: QueueFile) -> str:
@@ -59,10 +62,15 @@ def _count_all(file: QueueFile) -> str:
     return f"`scrubjay pending` lists the {pluralize(count, 'write')} that {'is' if count == 1 else 'are'}"
 
 
-def _drop(file: QueueFile, chosen: dict[str, str | None], count: int, *, confirmed: bool) -> int:
-    if not confirmed:
+def _drop(file: QueueFile, chosen: dict[str, str | None], count: int, arguments: argparse.Namespace) -> int:
+    """Delete what --drop-refused or --drop names, if one is given; returns the exit code."""
+    if arguments.drop_refused:
+        dropped = file.drop(**chosen, only_refused=True)
+        note(f"dropped {pluralize(dropped, 'refused write')}" if dropped else "no such writes were refused")
+    elif arguments.drop and not arguments.yes:
         return fail(f"nothing was deleted; pass --yes to delete {pluralize(count, 'queued write')}")
-    note(f"dropped {pluralize(file.drop(**chosen, only_refused=False), 'write')}")
+    elif arguments.drop:
+        note(f"dropped {pluralize(file.drop(**chosen, only_refused=False), 'write')}")
     return 0
 
 

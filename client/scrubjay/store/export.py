@@ -403,7 +403,7 @@ class _Import:
         value = None if text is None else self._context.cipher.encrypt(text, item_associated_data(*at))
         added = yield "insert_item", (*at, value, length, size, version, *_times(fields))
         if not added:
-            raise InvalidInput(f"the key {repr_short(key)} occurs twice")
+            raise InvalidInput(f"the key {repr_short(key)} occurs twice; remove one of the two lines")
         self._keys += 1
 
     def _note(self, fields: dict[str, Any]) -> Statements[None]:
@@ -428,7 +428,9 @@ class _Import:
         yield from self._make_room(row.measured().bytes)
         terms = yield from insert_note(self._context, self._usage, row)
         if terms is None:
-            raise InvalidInput("this note occurs twice: the same id, or the same content in the same session")
+            raise InvalidInput(
+                "this note occurs twice: the same id, or the same content in the same session; remove one of the lines"
+            )
         self._notes += 1
         self._terms.append(terms)
         if len(self._terms) == PAGE_ROWS or len(note.content) > PAGE_BYTES // PAGE_ROWS:
@@ -455,7 +457,7 @@ class _Import:
         call = key and check_key(key), self._digest(fields)
         row = (check_key(fields.get("sender")), *numbers, *call, encode(_known(fields, "result")))
         if not (yield "insert_idempotency_key", (self._usage.namespace, *row)):
-            raise InvalidInput(f"the idempotency key {repr_short(row[0])} occurs twice")
+            raise InvalidInput(f"the idempotency key {repr_short(row[0])} occurs twice; remove one of the two lines")
 
     def _digest(self, fields: dict[str, Any]) -> str:
         """The digest as this database stores it."""
@@ -467,7 +469,7 @@ class _Import:
 
 def _known(fields: dict[str, Any], name: str) -> Any:
     if name not in fields:
-        raise InvalidInput(f'it lacks the field "{name}"')
+        raise InvalidInput(f'it lacks the field "{name}"; add it, or export the namespace again')
     return fields[name]
 
 

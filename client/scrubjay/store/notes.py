@@ -90,7 +90,10 @@ def read_note(context: Context, namespace: str, note_id: str) -> Statements[Note
     rows = yield "read_notes", (namespace, json.dumps(numbers))
     row = Row.read(context.cipher, namespace, rows[0]) if rows else None
     if row is None or is_expired(row.expires_at, context.now):
-        raise NotFound(f"there is no note {repr_short(note_id)}")
+        raise NotFound(
+            f"there is no note {repr_short(note_id)}: it was forgotten or has expired; to store it again, remember it"
+            " under a new idempotency key"
+        )
     return row.to_note()
 
 
