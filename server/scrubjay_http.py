@@ -51,6 +51,7 @@ from scrubjay.store.usage import NamespaceUsage
 from scrubjay.validation import (
     MAX_COUNT,
     MAX_KEY_BYTES,
+    MAX_MESSAGES_PAGE,
     MAX_NAMESPACE_CHARS,
     MAX_NOTE_BYTES,
     MAX_PAGE,
@@ -505,6 +506,11 @@ ConversationCursor = Annotated[
     parsed_by(lambda text: text and str(conversations.Cursor.parse(text))),
 ]
 PageLimit = Annotated[int, Query(ge=1, le=MAX_PAGE), count_text("limit in the query", least=1, most=MAX_PAGE)]
+MessagesLimit = Annotated[
+    int, Query(ge=1, le=MAX_MESSAGES_PAGE), count_text("limit in the query", least=1, most=MAX_MESSAGES_PAGE)
+]
+BeforePosition = Annotated[int | None, Query(ge=0, le=MAX_COUNT), count_text("before in the query")]
+AfterPosition = Annotated[int | None, Query(ge=-1, le=MAX_COUNT), count_text("after in the query", least=-1)]
 
 
 def parse_count(name: str, text: str, *, least: int = 0, most: int = MAX_COUNT) -> int:

@@ -47,7 +47,6 @@ from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.sqlite import backup
 from scrubjay.validation import (
     MAX_COUNT,
-    MAX_MESSAGES_PAGE,
     MAX_NOTES_PAGE,
     MAX_TAGS,
     check_key,
@@ -66,7 +65,9 @@ from scrubjay_http import (
     STRICT,
     WRITE_ERRORS,
     Admitted,
+    AfterPosition,
     AfterQuery,
+    BeforePosition,
     Caller,
     ClearedPrefix,
     ConversationCursor,
@@ -74,6 +75,7 @@ from scrubjay_http import (
     JsonBody,
     JsonResponse,
     Key,
+    MessagesLimit,
     Once,
     PageLimit,
     Preconditions,
@@ -464,12 +466,6 @@ async def clear(caller: Admitted, namespace: WritableNamespace, once: Once, pref
 
 
 # ---------------------------------------------------------------- /v1: conversations
-
-MessagesLimit = Annotated[
-    int, Query(ge=1, le=MAX_MESSAGES_PAGE), count_text("limit in the query", least=1, most=MAX_MESSAGES_PAGE)
-]
-BeforePosition = Annotated[int | None, Query(ge=0, le=MAX_COUNT), count_text("before in the query")]
-AfterPosition = Annotated[int | None, Query(ge=-1, le=MAX_COUNT), count_text("after in the query", least=-1)]
 
 
 @v1.get(f"{_NAMESPACE}/conversations", name="conversations", response_model=models.ConversationsResult)

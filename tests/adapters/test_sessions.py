@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sqlite3
+import threading
 from contextlib import closing
 from tempfile import TemporaryDirectory
 
@@ -250,12 +251,10 @@ def test_a_history_of_many_pages_reads_the_queued_writes_once(tmp_path, monkeypa
             entries = [entry("hi", sender="user") for _ in range(size)]
             t.set(session.key(HISTORY), entries) if not ids else t.append(session.key(HISTORY), *entries)
             ids += [each["id"] for each in entries]
-    read, count = queue._queued_write, []
-    monkeypatch.setattr(queue, "_queued_write", lambda row: count.append(row) or read(row))
-    with session._memory._executor._sender._sending:  # the sender thread reads the queue as well
-        count.clear()
-        history = session.history(HISTORY)
-        assert len(count) == 2
+    read, readers = queue._queued_write, []
+    monkeypatch.setattr(queue, "_queued_write", lambda row: readers.append(threading.get_ident()) or read(row))
+    history = session.history(HISTORY)
+    assert readers.count(threading.get_ident()) == 2, "sender threads read queues as well"
     assert [(line["id"], line["position"]) for line in history] == [(id_, i) for i, id_ in enumerate(ids)]
 
 
