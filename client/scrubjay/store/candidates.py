@@ -15,6 +15,7 @@ from scrubjay.store.operation import SlowQuery, Statements
 from scrubjay.store.word_index import (
     BLOCK_POSTINGS,
     MAX_OFFSET,
+    POSTING_BYTES,
     Block,
     count_of,
     length_of,
@@ -98,9 +99,9 @@ def weigh_terms(cipher: Cipher, namespace: str, passages: Sequence[Passage]) -> 
     ]
     limit = min(max(MAX_COUNTED_ROWS // max(len(hashed), 1), MIN_COUNTED), MAX_COUNTED)
     params = (space_of(namespace), limit // BLOCK_POSTINGS, json.dumps(list(hashed.values())), namespace)
-    (_, notes), *counts = yield SlowQuery("count_terms", params)
+    (_, notes), *sizes = yield SlowQuery("measure_terms", params)
     total = min(notes, 10 * limit)  # no term is counted beyond the limit, so that a larger total would overrate all
-    return weigh(stored, dict(counts), total)
+    return weigh(stored, {term: size // POSTING_BYTES for term, size in sizes}, total)
 
 
 class Candidates:

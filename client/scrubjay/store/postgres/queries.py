@@ -16,7 +16,6 @@ from scrubjay.recall.neighbours import MAX_PAUSE_SECONDS, NEIGHBOURS
 from scrubjay.store.encryption import OVERHEAD
 from scrubjay.store.operation import IDS_PER_SECOND, EngineSql
 from scrubjay.store.sqlite.queries import NOTE, NOTES, QUERIES
-from scrubjay.store.word_index import POSTING_BYTES
 
 ENCRYPTED = "~"
 """The first character of an encrypted value, which no JSON text starts with."""
@@ -119,10 +118,10 @@ _OWN = {
     "check_items": f"""SELECT namespace, key, bytes, {_ITEM_SIZE} FROM items
         WHERE value IS NOT NULL AND bytes <> {_ITEM_SIZE}""",
     # ------------------------------------------------------------ recall
-    "count_terms": f"""SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?4), 0)
-        UNION ALL SELECT word, (SELECT coalesce(sum(size), 0)::bigint / {POSTING_BYTES} FROM
+    "measure_terms": """SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?4), 0)
+        UNION ALL SELECT word, (SELECT coalesce(sum(size), 0)::bigint FROM
         (SELECT length(postings) AS size FROM note_words w WHERE w.space = ?1 AND w.word = t.word
-        ORDER BY block DESC LIMIT ?2) c) FROM unnest(translate(?3, '[]', '{{}}')::bigint[]) t(word)""",
+        ORDER BY block DESC LIMIT ?2) c) FROM unnest(translate(?3, '[]', '{}')::bigint[]) t(word)""",
     # LIMIT makes it look up each block. A plain join compares all terms with all blocks while the table has no
     # statistics, as during an import.
     "find_blocks": """SELECT w.word, w.block, w.postings FROM (SELECT DISTINCT t.word, (SELECT max(x.block)

@@ -14,7 +14,6 @@ from scrubjay.recall.neighbours import MAX_PAUSE_SECONDS, NEIGHBOURS
 from scrubjay.store.encryption import OVERHEAD
 from scrubjay.store.operation import IDS_PER_SECOND, EngineSql
 from scrubjay.store.sqlite.schema import BLOBS, FREE_BLOBS
-from scrubjay.store.word_index import POSTING_BYTES
 
 IN_NAMESPACE = "namespace_id = (SELECT id FROM namespaces WHERE namespace = ?)"
 """The condition on the rows of notes and vectors, which have the id of their namespace instead of its name."""
@@ -262,8 +261,9 @@ QUERIES = Queries({
     "list_speakers": _SPEAKERS,
     "list_speakers_of": f"{_SPEAKERS} AND id {_IDS}",
     # ------------------------------------------------------------ the index of words
-    "count_terms": f"""SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?4), 0)
-        UNION ALL SELECT value, (SELECT coalesce(sum(size), 0) / {POSTING_BYTES} FROM (SELECT length(postings) AS size
+    # The bytes of each term's newest postings.
+    "measure_terms": """SELECT 0, coalesce((SELECT notes FROM namespaces WHERE namespace = ?4), 0)
+        UNION ALL SELECT value, (SELECT coalesce(sum(size), 0) FROM (SELECT length(postings) AS size
         FROM note_words WHERE space = ?1 AND word = value ORDER BY block DESC LIMIT ?2)) FROM json_each(?3)""",
     # For each term the blocks that have the postings of these notes, if they have the term.
     "find_blocks": """SELECT w.word, w.block, w.postings FROM (SELECT DISTINCT t.value AS word, (SELECT max(x.block)
