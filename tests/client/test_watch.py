@@ -134,7 +134,8 @@ def test_an_awaited_watch_misses_nothing_between_its_start_and_the_iteration(ope
 
 
 def test_an_awaited_watch_is_a_long_poll(open_memory, monkeypatch):
-    waits, run = [], (HttpExecutor if "url" in open_memory.where else LocalExecutor).run
+    made = HttpExecutor if "url" in open_memory.where else LocalExecutor
+    waits, run = [], made.run
 
     def counted(executor, command, *key):
         if command.verb is CHANGES:
@@ -148,8 +149,7 @@ def test_an_awaited_watch_is_a_long_poll(open_memory, monkeypatch):
             await memory.set("k", 1)
             assert (await step).key == "k"
 
-    monkeypatch.setattr(HttpExecutor, "run", counted)
-    monkeypatch.setattr(LocalExecutor, "run", counted)
+    monkeypatch.setattr(made, "run", counted)
     asyncio.run(watch_one())
     assert waits == [0, *[LOOK_SECONDS] * (len(waits) - 1)]
 

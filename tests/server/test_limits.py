@@ -626,10 +626,13 @@ def test_a_clients_open_watches_are_limited(tmp_path):
 def test_a_watch_whose_client_has_hung_up_is_not_counted(tmp_path):
     short = {"headers": {"Accept": "application/json"}, "params": {"wait": 0.01, "after": 0}}
     with serving(tmp_path / "db", "--max-watches", "2") as server:
-        with connect(server) as one, connect(server) as other:
-            for client in (one, other):
-                client.sendall(LONG_POLL + b"\r\n")
-            eventually(lambda: watch(server, **short).status_code == 429)
+        with contextlib.ExitStack() as clients:
+
+            def is_refused_beside_another() -> bool:
+                clients.enter_context(connect(server)).sendall(LONG_POLL + b"\r\n")
+                return watch(server, **short).status_code == 429
+
+            eventually(is_refused_beside_another)
         eventually(lambda: watch(server, **short).status_code == 200, seconds=50)  # they would wait for 60
 
 
