@@ -53,8 +53,8 @@ class AsyncMemory:
       at once, and `async for change in changes` then misses nothing. While it waits it has a thread of its own.
     - `async with memory.transaction() as t` awaits the end of the block; the verbs of `t` are not awaited.
     - Each server, database or file has 16 threads for calls, so that a silent one holds up no calls to others. A call
-      that waited half of `timeout` for a thread, while no call was answered, raises Unavailable without being sent; a
-      write that can be queued is queued.
+      that waited half of `timeout` for a thread, while calls failed and none was answered, raises Unavailable without
+      being sent; a write that can be queued is queued.
     - What Python cannot await has other words: `await memory.contains(key)` for `key in memory`, `await memory.count()`
       for `len(memory)`, and `get`, `set`, `delete` and `keys` for `memory[key]`, `del` and `for key in memory`.
     """

@@ -30,7 +30,7 @@ class Threads(ForkSafe):
     def reset(self) -> None:
         self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix=self._name)
         self._answered_at = 0.0
-        self._last_failure: Unavailable | None = None
+        self._last_failure = ""  # its text: an exception would keep the arguments of its call in memory
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Start a call as soon as a thread is free."""
@@ -39,8 +39,8 @@ class Threads(ForkSafe):
     def submit_within(self, timeout: float, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """The same for a call that raises Unavailable if the target does not answer for so many seconds.
 
-        If it had to wait half of them for a thread, and the target answered no call meanwhile, it raises at once: calls
-        to a target that is silent would otherwise wait for it one after the other.
+        If it had to wait half of them for a thread, the last call failed, and the target answered none meanwhile, it
+        raises at once: calls to a target that is silent would otherwise wait for it one after the other.
         """
         submitted_at = time.monotonic()
 
@@ -49,16 +49,16 @@ class Threads(ForkSafe):
             try:
                 result = call(*args, **kwargs)
             except Unavailable as error:
-                self._last_failure = error
+                self._last_failure = str(error)
                 raise
-            self._answered_at = time.monotonic()
+            self._answered_at, self._last_failure = time.monotonic(), ""
             return result
 
         return self._pool.submit(run)
 
     def _refuse_if_silent(self, submitted_at: float, timeout: float) -> None:
         waited = time.monotonic() - max(submitted_at, self._answered_at)
-        if self._last_failure is not None and waited >= timeout / 2:
+        if self._last_failure and waited >= timeout / 2:
             raise Unavailable(
                 f"this call was not sent: it waited for one of {MAX_THREADS} threads, all of which waited for the same"
                 f" target, and the last call failed: {self._last_failure}"

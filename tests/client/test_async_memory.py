@@ -184,6 +184,29 @@ def test_calls_to_a_slow_target_are_all_sent(monkeypatch, tmp_path):
     asyncio.run(work())
 
 
+def test_a_failure_before_the_last_answer_holds_up_no_call(monkeypatch, tmp_path):
+    """A call that waits for slow writes is sent, though another one failed before."""
+
+    def fail(*_):
+        raise Unavailable("stopped")
+
+    async def work():
+        async with AsyncMemory("ns", path=tmp_path / "db") as memory:
+            memory._timeout = 0.05
+            with monkeypatch.context() as patch:
+                patch.setattr(memory._memory, "get", fail)
+                with pytest.raises(Unavailable, match="stopped"):
+                    await memory.get("k")
+            assert await memory.get("k") is None
+            monkeypatch.setattr(memory._memory, "set", lambda *_, **__: time.sleep(0.1))
+            writes = [asyncio.create_task(memory.set("k", 1)) for _ in range(MAX_THREADS)]
+            await asyncio.sleep(0)
+            assert await memory.get("k") is None
+            await asyncio.gather(*writes)
+
+    asyncio.run(work())
+
+
 def test_the_threads_of_a_target_end_with_its_last_memory(tmp_path):
     async def work():
         for number in range(3):
