@@ -32,7 +32,7 @@ P = ParamSpec("P")
 
 
 LOOK_SECONDS = 5.0
-"""Seconds that a thread waits for changes at once: that of a watch which nobody reads any more ends so much later."""
+"""Seconds that a thread waits for changes at a time, so that it ends soon after its caller has stopped reading."""
 
 
 def _documented(made: type[T]) -> type[T]:

@@ -54,9 +54,8 @@ class Watch:
         except QuotaExceeded as error:
             if not self._has_looked:
                 raise
-            time.sleep(
-                min(wait, error.retry_after or RETRY_SECONDS)
-            )  # other watches reached the limit between two looks
+            # Other watches reached the limit between two looks.
+            time.sleep(min(wait, error.retry_after or RETRY_SECONDS))
             return []
         self._has_looked = True
         found: list[Change] = result[0]

@@ -177,7 +177,8 @@ class Operation(Generic[T]):
 
     @property
     def content(self) -> Any:
-        """What two calls under one idempotency key must have in common: without a Replay, their first two arguments.
+        """What two calls under one idempotency key must have in common: what the Replay says, or the two arguments
+        after the namespace.
 
         Of a time to live that is only whether there is one: a call that is sent again later has less of it left.
         """
