@@ -65,6 +65,7 @@ from scrubjay.validation import (
 from scrubjay_activity import RequestCounter
 from scrubjay_auth import NEW_KEY, Authenticator, Quotas, headers_of
 from scrubjay_limits import MAX_BODY_BYTES, SMALL_BODY_BYTES, BodyLimit, ExportLimit, WatchLimit, check_unread
+from scrubjay_log import failures
 from scrubjay_models import NAME_PATTERN, ErrorResult
 from scrubjay_watch import AnyWatchers, RefusalLog
 
@@ -779,6 +780,7 @@ def within_limits(response: Response, scope: Scope) -> Response:
     try:
         check_unread(scope, len(response.body))
     except Unavailable as error:
+        failures.log(error)
         return error_response(error)
     return response
 

@@ -18,7 +18,7 @@ from scrubjay.errors import ScrubjayError, Unavailable
 from scrubjay.settings import Settings
 
 REPEAT_SECONDS = 60.0
-"""Seconds after which the same failure of the store is logged again: each request may meet it."""
+"""Seconds after which the same reason for a 503 is logged again: each request may get it."""
 _access = logging.getLogger("scrubjay.access")
 _failures = logging.getLogger("scrubjay")
 _FIELDS = ("status", "method", "route", "namespace", "client", "ms")
@@ -50,18 +50,21 @@ def write_request(**fields: Any) -> None:
 
 
 class FailureLog:
-    """Logs why the store cannot be used, such as a full disk or a damaged file."""
+    """Logs why requests get 503, such as a full disk, a damaged file or a limit."""
 
     def __init__(self) -> None:
-        self._last = ""
-        self._again_at = 0.0
+        self._logged_at: dict[str, float] = {}
 
     def log(self, error: ScrubjayError) -> None:
-        """Log an error of the store; the same one again only after REPEAT_SECONDS. Others are the caller's."""
+        """Log an Unavailable, each reason once in REPEAT_SECONDS; other errors are mistakes of clients."""
+        if not isinstance(error, Unavailable):
+            return
         now = time.monotonic()
-        if isinstance(error, Unavailable) and (error.detail != self._last or now > self._again_at):
-            self._last, self._again_at = error.detail, now + REPEAT_SECONDS
-            _failures.error("%s", error.detail)
+        if now - self._logged_at.get(error.detail, -REPEAT_SECONDS) < REPEAT_SECONDS:
+            return
+        self._logged_at = {each: at for each, at in self._logged_at.items() if now - at < REPEAT_SECONDS}
+        self._logged_at[error.detail] = now
+        _failures.error("%s", error.detail)
 
 
 failures = FailureLog()

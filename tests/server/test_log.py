@@ -11,8 +11,8 @@ import pytest
 import requests
 
 from harness import Server, issue_key
-from scrubjay import Memory
-from scrubjay_log import FORMATTERS
+from scrubjay import Memory, NotFound, Unavailable
+from scrubjay_log import FORMATTERS, FailureLog
 
 SECRETS = ("secret-item", "secret-value", "secret-note", "secret-query")
 
@@ -105,3 +105,12 @@ def test_the_banner_says_that_a_database_is_new(tmp_path):
         server = Server(tmp_path / "db")
         server.stop()
         assert ("(new database)" in server.banner) is is_new
+
+
+def test_each_reason_for_a_503_is_logged_once_a_minute(monkeypatch, caplog):
+    now, failures = [5.0], FailureLog()
+    monkeypatch.setattr("scrubjay_log.time.monotonic", lambda: now[0])
+    for now[0] in (5.0, 64.0, 66.0):
+        for error in (Unavailable("the disk is full"), Unavailable("locked"), NotFound("no key")) * 2:
+            failures.log(error)
+    assert caplog.messages == ["the disk is full", "locked"] * 2
