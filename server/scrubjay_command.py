@@ -95,7 +95,7 @@ def choose_store(flags: Mapping[str, Any]) -> None:
     """Let the flags choose between a file and a database, in the workers, too, which read the variables."""
     if flags["path"] is not None and flags["store"] is not None:
         raise InvalidInput("--path names a file and --store a database: give one of them")
-    if flags["path"] is not None:
+    if flags["path"] is not None or flags["store"] is not None:
         for name in ("store", "url"):
             os.environ.pop(SETTINGS[name].variable, None)
 

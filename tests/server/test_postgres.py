@@ -231,6 +231,9 @@ def test_the_database_that_is_served_is_the_one_that_was_named(tmp_path, monkeyp
                 patched.setenv(name, value)
             choose_store({"path": None, "store": None, **flags})
             assert server_settings(**flags).store == served
+            for name, value in flags.items():  # as `serve` does for its workers
+                patched.setenv(f"SCRUBJAY_{name.upper()}", value)
+            assert server_settings().store == served
 
 
 def test_when_every_key_is_revoked_each_advice_works_when_it_is_pasted():
