@@ -21,7 +21,7 @@ from scrubjay.store.idempotency import IdempotencyKey, run_once
 from scrubjay.store.operation import WRITE, EngineSql, Quota, operation
 from scrubjay.store.sqlite import SqliteStore, schema
 from scrubjay.store.sqlite import connection as sqlite
-from scrubjay.store.sqlite.asyncio import SLOW_READERS
+from scrubjay.store.sqlite.asyncio import SLOW_READERS, AsyncStore
 from scrubjay.validation import NewNote
 
 
@@ -543,3 +543,14 @@ def test_a_cancelled_read_leaves_no_transaction_to_the_next_one(tmp_path):
             assert driver._runner.run(read_after(turns % 6)) == [([], changes.AUDIT_START)] * 4
     finally:
         driver.close()
+
+
+def test_a_store_that_was_closed_under_asyncio_holds_up_no_fork(tmp_path):
+    store = SqliteStore(tmp_path / "db")
+
+    async def open_and_close() -> None:
+        async with AsyncStore(store):
+            pass
+
+    asyncio.run(open_and_close())
+    assert not store._opened, "a fork waits for connections that are in use"

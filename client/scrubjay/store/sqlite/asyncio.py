@@ -72,7 +72,7 @@ class AsyncStore:
         while self._draining is not None:
             await self._draining
         self._thread.shutdown()
-        self._writer.close()
+        self.store.discard(self._writer)
         for _ in range(SLOW_READERS):
             reader = await self._readers.get()
             await reader.close()
