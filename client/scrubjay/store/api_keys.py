@@ -56,7 +56,7 @@ def _glob(pattern: str) -> str:
 EVERYTHING = Access("anyone")
 """The access of every request until the first api key is issued. When all keys are revoked, no request has access."""
 _NO_KEYS = (LOCAL.name, EVERYTHING.name)
-"""What the logs have as the name of those who had no api key."""
+"""The actors in the logs of calls without an api key."""
 
 
 @operation("issue_key", WRITE)
